@@ -155,4 +155,7 @@ class AttentionCall:
             return xp.full(scores.shape[:3], -xp.inf, dtype=xp.float32, device=device(self.q))
         top = xp.max(scores, axis=-1, keepdims=True)
         shift = xp.where(top > -xp.inf, top, xp.zeros_like(top))
-        return (xp.log(xp.sum(xp.exp(scores - shift), axis=-1, keepdims=True)) + shift)[..., 0]
+        total = xp.sum(xp.exp(scores - shift), axis=-1, keepdims=True)
+        sees = total > 0
+        lse = xp.log(xp.where(sees, total, xp.ones_like(total))) + shift
+        return xp.where(sees, lse, xp.full_like(lse, -xp.inf))[..., 0]
