@@ -9,24 +9,40 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "AttentionMap",
+    "Config",
+    "Decoder",
+    "Encoder",
+    "MultiHeadAttention",
+    "Recording",
+    "attention",
+    "causal_mask",
+    "figure",
+    "generate",
+    "load",
+    "open",
+    "report",
+    "save",
+    "softmax",
+    "sources",
+    "watch",
+]
+
+# What a type checker reads. At run time `_HOMES` says the same; a test compares the two.
 if TYPE_CHECKING:
-    from jumok.definition import attention as attention
-    from jumok.definition import causal_mask as causal_mask
-    from jumok.definition import softmax as softmax
-    from jumok.lens.attention_map import AttentionMap as AttentionMap
-    from jumok.lens.recording import Recording as Recording
-    from jumok.lens.recording import open_recording as open  # noqa: A004
-    from jumok.lens.report import report as report
-    from jumok.lens.sources import sources as sources
-    from jumok.lens.watch import watch as watch
-    from jumok.model.attention import MultiHeadAttention as MultiHeadAttention
-    from jumok.model.generate import generate as generate
-    from jumok.model.loading import load as load
-    from jumok.model.loading import save as save
-    from jumok.model.transformer import Config as Config
-    from jumok.model.transformer import Decoder as Decoder
-    from jumok.model.transformer import Encoder as Encoder
-    from jumok.view.figure import figure as figure
+    from jumok.definition import attention, causal_mask, softmax
+    from jumok.lens.attention_map import AttentionMap
+    from jumok.lens.recording import Recording
+    from jumok.lens.recording import open_recording as open
+    from jumok.lens.report import report
+    from jumok.lens.sources import sources
+    from jumok.lens.watch import watch
+    from jumok.model.attention import MultiHeadAttention
+    from jumok.model.generate import generate
+    from jumok.model.loading import load, save
+    from jumok.model.transformer import Config, Decoder, Encoder
+    from jumok.view.figure import figure
 
 _HOMES = {
     "AttentionMap": "jumok.lens.attention_map",
@@ -48,12 +64,16 @@ _HOMES = {
     "watch": "jumok.lens.watch",
 }
 _RENAMED = {"open": "open_recording"}
-_EXTRA_OF = {"torch": "torch", "tokenizers": "torch", "gguf": "torch", "matplotlib": "view"}
+_EXTRA_OF = {
+    "gguf": "torch",
+    "matplotlib": "view",
+    "tokenizers": "torch",
+    "torch": "torch",
+    "transformers": "hf",
+}
 
-__all__ = sorted([*_HOMES, "__version__"])
 
-
-def __getattr__(name: str) -> Any:
+def _load(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'jumok' has no attribute {name!r}")
     try:
@@ -72,5 +92,10 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+# Hidden from type checkers, which would otherwise accept any misspelt name.
+if not TYPE_CHECKING:
+    __getattr__ = _load
+
+
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*__all__, "__version__"])
