@@ -1,0 +1,40 @@
+# Each target works alone from a fresh clone. PYTHON names the interpreter that makes .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+INSTALL := $(PIP) install --constraint constraints.txt --editable
+WORKERS ?= 2
+
+.PHONY: demo test check docs bench clean
+
+demo: $(VENV)/.demo
+	$(BIN)/jumok look "The bank of the river was muddy. The money was deposited in the bank." --word bank
+	$(BIN)/jumok look "The bank of the river was muddy. The money was deposited in the bank." --word bank --model smollm2
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+check: $(VENV)/.dev
+	scripts/check
+
+docs: $(VENV)/.dev
+	$(BIN)/zensical build --clean --strict
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist site
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# A stamp is older than what it was made from only until the next install.
+$(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[torch,view]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) '.[dev]'
+	@touch $@
