@@ -27,7 +27,8 @@ _SPECIAL_NAMES = (
     "sep_token",
     "pad_token",
     "cls_token",
-)  # and mask, which never stands in a text
+    "mask_token",
+)
 
 # How byte-level vocabularies cut text before merging, by the name a GGUF file gives it.
 # The names and rules are those of the GGUF format (tokenizer.ggml.pre).

@@ -1,0 +1,482 @@
+"""Where a word takes its meaning from.
+
+For query token i the share of key token j is, in each layer,
+
+    share_ij = Σ_heads w_ij · ‖v_j W_O^(head)‖ / Σ_j' Σ_heads w_ij' · ‖v_j' W_O^(head)‖
+
+(Kobayashi et al. 2020, "Attention is not only a weight"), then the mean over the layers: how
+much of what attention brings to i comes from j, by the length of the vectors that are mixed.
+The raw share is the mean of w_ij over heads and layers. Columns of a word's tokens are added,
+rows averaged. Everything here is NumPy on chosen rows: no T × T array is built.
+"""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from jumok.tokens import Reading, Word, as_tokenizer, read
+
+if TYPE_CHECKING:
+    from jumok.lens.attention_map import AttentionMap
+    from jumok.lens.recording import Recording
+
+__all__ = ["Difference", "Head", "Query", "Source", "Sources", "difference", "sources"]
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Kind = Literal["word", "itself", "first", "special"]
+
+MOST_WORDS = 200  # without a chosen word, every word is a query
+ROWS_AT_ONCE = 64
+TOP_HEADS = 3
+
+
+@dataclass(frozen=True)
+class Head:
+    """An attention head and the weight it gives; layer and head count from 0."""
+
+    layer: int
+    head: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Source:
+    """One word as a source for the query word.
+
+    Attributes:
+        word: plain text; for a special token its name.
+        position: its place among the words, from 0.
+        tokens: positions of its tokens.
+        share: fraction (0 to 1) of all keys; what `Sources.measure` says.
+        raw: mean attention weight over heads and layers, 0 to 1.
+        kind: "word"; "itself" for the query word; "first" for the word that holds the first
+            token; "special" for tokens that the tokenizer added.
+        seen: whether the model lets the query see it at all.
+        heads: the heads that look most at it from the query word, strongest first.
+    """
+
+    word: str
+    position: int
+    tokens: tuple[int, ...]
+    share: float
+    raw: float
+    kind: Kind
+    seen: bool
+    heads: tuple[Head, ...]
+
+
+@dataclass(frozen=True)
+class Query:
+    """One word that takes, and all its sources in the order of the text.
+
+    Attributes:
+        word: plain text.
+        position: its place among the words, from 0.
+        tokens: positions of the tokens whose rows were averaged.
+        sources: one for every word of the text, itself and special tokens included.
+    """
+
+    word: str
+    position: int
+    tokens: tuple[int, ...]
+    sources: tuple[Source, ...]
+
+    def ranked(self) -> list[Source]:
+        """The other plain words that it can see, largest share first."""
+        others = [source for source in self.sources if source.kind == "word" and source.seen]
+        return sorted(others, key=lambda source: -source.share)
+
+    def apart(self) -> list[Source]:
+        """What is listed apart: the word itself, the first token, special tokens."""
+        order = ("itself", "first", "special")
+        others = [source for source in self.sources if source.kind != "word" and source.seen]
+        return sorted(others, key=lambda source: order.index(source.kind))
+
+    def lead(self) -> float | None:
+        """How far the largest share lies above the next; None with fewer than two words."""
+        shares = [source.share for source in self.ranked()[:2]]
+        return shares[0] - shares[1] if len(shares) == 2 else None
+
+    def unseen(self) -> list[Source]:
+        """The words that the model hides from this one: in a GPT, all that come later."""
+        return [source for source in self.sources if not source.seen]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where words take their meaning from; what `jumok look` shows.
+
+    Attributes:
+        model: the model's name.
+        text: the text as read by the tokenizer.
+        tokens: a readable label for each token.
+        words: the words in the order of the text.
+        layers: indices of the layers that were averaged, from 0.
+        causal: whether words see only what stands to their left.
+        measure: "share" (weights times the length of what is handed over) or "raw" (weights).
+        note: why `measure` is what it is.
+        queries: the chosen words.
+    """
+
+    model: str
+    text: str
+    tokens: tuple[str, ...]
+    words: tuple[Word, ...]
+    layers: tuple[int, ...]
+    causal: bool
+    measure: Literal["share", "raw"]
+    note: str
+    queries: tuple[Query, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `jumok look --json` prints: strings, numbers, lists, dicts only."""
+        return {
+            "model": self.model,
+            "text": self.text,
+            "tokens": list(self.tokens),
+            "words": [word.text for word in self.words],
+            "layers": list(self.layers),
+            "causal": self.causal,
+            "measure": self.measure,
+            "note": self.note,
+            "queries": [_plain(asdict(query)) for query in self.queries],
+        }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One source word in two texts; a share is None where the word isn't there or isn't seen."""
+
+    word: str
+    kind: Kind
+    share: float | None
+    against: float | None
+
+    @property
+    def change(self) -> float | None:
+        """``against − share``: positive where the second text gives more."""
+        if self.share is None or self.against is None:
+            return None
+        return self.against - self.share
+
+
+def sources(
+    recording: "Recording",
+    tokenizer: Any,
+    word: str | None = None,
+    *,
+    token: int | None = None,
+    text: str | None = None,
+    layers: int | Iterable[int] | None = None,
+    batch: int = 0,
+    raw: bool = False,
+    pieces: bool = False,
+) -> Sources:
+    """Which words each chosen word draws on, in a recorded forward pass.
+
+    Args:
+        recording: of a model that read one text: self-attention maps (B, H, T, T).
+        tokenizer: the model's; ours, a ``tokenizers.Tokenizer`` or a transformers tokenizer.
+        word: the word to look at; every occurrence is a query. Without it, every word is.
+        token: instead of ``word``, the position of one token, negative from the end.
+        text: the text that the model read; without it, it is rebuilt from the token ids.
+        layers: which layers to average, from 0; all of them by default.
+        batch: which text of the batch.
+        raw: show plain attention weights instead of norm-weighted shares.
+        pieces: show tokens instead of words.
+
+    Raises:
+        ValueError: the word, token, layer or text is not in the recording, or the text has
+            more than 200 words and none was chosen.
+
+    >>> jumok.sources(recording, tokenizer, word="bank").queries[-1].ranked()[0].word
+    """
+    if word is not None and token is not None:
+        raise ValueError(f"choose a word ({word!r}) or a token ({token}), not both")
+    tokenizer = as_tokenizer(tokenizer)
+    ids = _ids(recording, tokenizer, text, batch)
+    reading = read(tokenizer, ids, text)
+    maps = _maps(recording, layers, len(ids))
+    shown = _pieces(reading) if pieces else list(reading.words)
+    chosen = _choose(reading, shown, word, token)
+
+    note = "weights times the length of the value vectors after the output projection"
+    norms: list[Any] | None = [attention.value_norms() for _, attention in maps]
+    assert norms is not None
+    if raw:
+        norms, note = None, "plain attention weights, as asked for"
+    elif any(norm is None for norm in norms):
+        lacking = next(m for (_, m), norm in zip(maps, norms, strict=True) if norm is None)
+        norms, note = None, f"plain attention weights: {lacking.value_note}"
+
+    share, weight, by_head, heads = _measure(maps, norms, [q.tokens for q in chosen], shown, batch)
+    causal = all(attention.is_causal for _, attention in maps)
+    queries = []
+    for number, query in enumerate(chosen):
+        itself = query.position
+        queries.append(
+            Query(
+                query.text,
+                itself,
+                query.tokens,
+                tuple(
+                    Source(
+                        word=source.text,
+                        position=place,
+                        tokens=source.tokens,
+                        share=float(share[number, place]),
+                        raw=float(weight[number, place]),
+                        kind=_kind(source, place == itself),
+                        seen=bool(by_head[number, place].any()),
+                        heads=_top_heads(by_head[number, place], heads),
+                    )
+                    for place, source in enumerate(shown)
+                ),
+            )
+        )
+    return Sources(
+        model=recording.model_name,
+        text=reading.text,
+        tokens=reading.labels,
+        words=tuple(shown),
+        layers=tuple(layer for layer, _ in maps),
+        causal=causal,
+        measure="raw" if norms is None else "share",
+        note=note,
+        queries=tuple(queries),
+    )
+
+
+def difference(first: Query, second: Query) -> list[Difference]:
+    """The sources of the same word in two texts, side by side.
+
+    Words are matched by their text (upper and lower case alike) and by which occurrence it is;
+    the query words are matched with each other. First the words of the first text, in order,
+    then those that only the second has.
+    """
+    left, right = dict(_named(first)), dict(_named(second))
+    rows = []
+    for name in [*left, *(name for name in right if name not in left)]:
+        a, b = left.get(name), right.get(name)
+        known = a or b
+        assert known is not None
+        rows.append(
+            Difference(
+                known.word,
+                known.kind,
+                a.share if a is not None and a.seen else None,
+                b.share if b is not None and b.seen else None,
+            )
+        )
+    return rows
+
+
+def _named(query: Query) -> Iterator[tuple[tuple[str, int], Source]]:
+    count: Counter[str] = Counter()
+    for source in query.sources:
+        if source.kind == "itself":
+            yield ("", 0), source
+        else:
+            name = _folded(source.word)
+            count[name] += 1
+            yield (name, count[name]), source
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    text: str
+    position: int
+    tokens: tuple[int, ...]
+
+
+def _choose(
+    reading: Reading, shown: Sequence[Word], word: str | None, token: int | None
+) -> list[_Chosen]:
+    """The query words: all, or those that match."""
+    place_of = {token: place for place, other in enumerate(shown) for token in other.tokens}
+    if token is not None:
+        size = len(reading.labels)
+        if not -size <= token < size:
+            raise ValueError(f"there is no token {token}: the text has tokens 0 to {size - 1}")
+        token %= size
+        return [_Chosen(reading.labels[token], place_of[token], (token,))]
+    if word is not None:
+        found = _matching(reading.words, word)
+        if not found:
+            raise ValueError(f"the text has no word {word!r}; its words: {_listed(reading.words)}")
+    else:
+        found = [other for other in shown if not other.special]
+        if len(found) > MOST_WORDS:
+            raise ValueError(
+                f"the text has {len(found):,} words, too many to look at each; choose one, "
+                f"for instance {_example(reading.words)!r}"
+            )
+    return [_Chosen(other.text, place_of[other.tokens[-1]], other.tokens) for other in found]
+
+
+def _matching(words: Sequence[Word], word: str) -> list[Word]:
+    """Words that equal ``word``; else without regard to case; else by their letters alone."""
+    wanted = word.strip()
+    for same in (_exact, _folded, _letters):
+        found = [other for other in words if same(other.text) == same(wanted) != ""]
+        if found:
+            return found
+    return []
+
+
+def _exact(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
+
+
+def _folded(text: str) -> str:
+    return _exact(text).casefold()
+
+
+def _letters(text: str) -> str:
+    return "".join(sign for sign in _folded(text) if sign.isalnum())
+
+
+def _example(words: Sequence[Word]) -> str:
+    return max((word.text for word in words if not word.special), key=len)
+
+
+def _listed(words: Sequence[Word], most: int = 12) -> str:
+    names = list(dict.fromkeys(word.text for word in words if not word.special))
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
+def _pieces(reading: Reading) -> list[Word]:
+    """Each token as a word of its own."""
+    owner = {token: word for word in reading.words for token in word.tokens}
+    return [
+        Word(label, owner[token].start, owner[token].end, (token,), owner[token].special)
+        for token, label in enumerate(reading.labels)
+    ]
+
+
+def _ids(recording: "Recording", tokenizer: Any, text: str | None, batch: int) -> list[int]:
+    if recording.ids is None:
+        if text is None:
+            raise ValueError("the recording holds no token ids; give the text: sources(…, text=…)")
+        return list(tokenizer.encode(text))
+    size = len(recording.ids)
+    if not -size <= batch < size:
+        raise ValueError(f"there is no text {batch} in this recording: it holds {size}")
+    return [int(id) for id in recording.ids[batch]]
+
+
+def _maps(
+    recording: "Recording", layers: int | Iterable[int] | None, size: int
+) -> list[tuple[int, "AttentionMap"]]:
+    """The chosen self-attention maps, each with its index."""
+    count = len(recording)
+    fitting = [place for place in range(count) if recording[place].shape[2:] == (size, size)]
+    if layers is None:
+        wanted = fitting
+        if not wanted:
+            shapes = sorted({tuple(recording[place].shape) for place in range(count)})
+            raise ValueError(
+                f"no recorded map is self-attention over the {size} tokens of the text; "
+                f"recorded shapes (batch, heads, queries, keys): {shapes}"
+            )
+    else:
+        wanted = [layers] if isinstance(layers, int) else list(layers)
+        if not wanted:
+            raise ValueError("no layer was chosen: layers is empty")
+        wrong = [layer for layer in wanted if not -count <= layer < count]
+        if wrong:
+            raise ValueError(f"there is no layer {wrong[0]}: the recording has 0 to {count - 1}")
+        wanted = [layer % count for layer in wanted]
+        strange = [layer for layer in wanted if layer not in fitting]
+        if strange:
+            raise ValueError(
+                f"layer {strange[0]} has the shape {tuple(recording[strange[0]].shape)}: it is no "
+                f"self-attention over the {size} tokens of the text"
+            )
+    return [(layer, recording[layer]) for layer in wanted]
+
+
+def _measure(
+    maps: Sequence[tuple[int, "AttentionMap"]],
+    norms: Sequence[Any] | None,
+    queries: Sequence[tuple[int, ...]],
+    shown: Sequence[Word],
+    batch: int,
+) -> tuple[Floats, Floats, Floats, list[tuple[int, int]]]:
+    """Shares and raw weights (Q, W), weights by head (Q, W, N), and the N (layer, head) pairs."""
+    order = np.array([token for word in shown for token in word.tokens])
+    starts = np.cumsum([0, *(len(word.tokens) for word in shown[:-1])])
+
+    def by_word(tokens: Floats) -> Floats:  # (…, T) → (…, W): columns of a word are added
+        summed: Floats = np.add.reduceat(tokens[..., order], starts, axis=-1)
+        return summed
+
+    share = np.zeros((len(queries), len(shown)))
+    weight = np.zeros_like(share)
+    by_head, heads = [], []
+    for number, (layer, attention) in enumerate(maps):
+        count = attention.shape[1]
+        heads += [(layer, head) for head in range(count)]
+        looks = np.zeros((len(queries), len(shown), count))
+        norm = None if norms is None else _numpy(norms[number][batch])[:, None, :]  # (H, 1, T)
+        for block in _blocks(sorted({token for tokens in queries for token in tokens})):
+            rows = _numpy(attention[batch, :, block.start : block.stop])  # (H, rows, T)
+            words = by_word(rows)  # (H, rows, W)
+            if norm is None:
+                shares = words.mean(0)
+            else:
+                brought = (rows * norm).sum(0)  # (rows, T)
+                total = brought.sum(-1, keepdims=True)
+                shares = by_word(brought / np.where(total > 0, total, 1.0))
+            for place, tokens in enumerate(queries):
+                inside = [token - block.start for token in tokens if token in block]
+                part = 1.0 / len(tokens)  # rows are averaged
+                share[place] += part * shares[inside].sum(0) / len(maps)
+                weight[place] += part * words[:, inside].sum(1).mean(0) / len(maps)
+                looks[place] += part * words[:, inside].sum(1).T
+        by_head.append(looks)
+    return share, weight, np.concatenate(by_head, axis=-1), heads
+
+
+def _blocks(rows: Sequence[int]) -> Iterator[range]:
+    """Runs of neighbouring rows, a few at a time."""
+    start = 0
+    for place in range(1, len(rows) + 1):
+        ends = place == len(rows) or rows[place] != rows[place - 1] + 1
+        if ends or place - start == ROWS_AT_ONCE:
+            yield range(rows[start], rows[place - 1] + 1)
+            start = place
+
+
+def _numpy(array: Any) -> Floats:
+    """Any array library's values in float64."""
+    on_host = array.cpu() if hasattr(array, "cpu") else array
+    return np.asarray(on_host).astype(np.float64)
+
+
+def _top_heads(looks: Floats, heads: Sequence[tuple[int, int]]) -> tuple[Head, ...]:
+    best = np.argsort(-looks, kind="stable")[:TOP_HEADS]
+    return tuple(
+        Head(layer=heads[place][0], head=heads[place][1], weight=float(looks[place]))
+        for place in best
+        if looks[place] > 0
+    )
+
+
+def _kind(word: Word, itself: bool) -> Kind:
+    if itself:
+        return "itself"
+    if word.special:
+        return "special"
+    return "first" if 0 in word.tokens else "word"
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, for JSON."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, (tuple, list)) else value
