@@ -39,14 +39,15 @@ if TYPE_CHECKING:
     from jumok.lens.sources import sources
     from jumok.lens.watch import watch
     from jumok.model.attention import MultiHeadAttention
+    from jumok.model.config import Config
     from jumok.model.generate import generate
     from jumok.model.loading import load, save
-    from jumok.model.transformer import Config, Decoder, Encoder
+    from jumok.model.transformer import Decoder, Encoder
     from jumok.view.figure import figure
 
 _HOMES = {
     "AttentionMap": "jumok.lens.attention_map",
-    "Config": "jumok.model.transformer",
+    "Config": "jumok.model.config",
     "Decoder": "jumok.model.transformer",
     "Encoder": "jumok.model.transformer",
     "MultiHeadAttention": "jumok.model.attention",
