@@ -1,0 +1,211 @@
+"""Multi-head attention as a layer: projections around `jumok.fused.torch_attention`.
+
+B batch, H heads, G key heads, T tokens (Tq, Tk), D head_dim, E emb_dim.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from jumok import fused, positions
+
+if TYPE_CHECKING:
+    from jumok.masks import Mask
+    from jumok.model.cache import LayerCache
+
+Turn = tuple[Tensor, Tensor]
+
+__all__ = ["MultiHeadAttention", "RotaryTable"]
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention in several heads: ``concat_h softmax(q_h k_hᵀ · scale) v_h · W_O``.
+
+    Queries, keys and values come out of one fused linear map (Vaswani et al. 2017, section
+    3.2.2). With fewer key heads than query heads, query head h reads key head ``h // (H // G)``
+    (Ainslie et al. 2023).
+
+    Args:
+        emb_dim: width E of the input and of the output.
+        n_heads: number of query heads H.
+        n_kv_heads: number of key and value heads G; H is a multiple of it. `None`: H.
+        head_dim: width D of a head. `None`: E / H.
+        causal: a token sees itself and earlier tokens only; the last query stands on the last
+            key.
+        bias: whether the qkv projection has a bias.
+        output_bias: whether the output projection has one. `None`: as ``bias``.
+        scale: factor of the scores. `None`: 1 / √D.
+        head_norm_eps: if given, each query and key head goes through an RMSNorm of its own
+            before positions are applied (Qwen3).
+        dropout: probability of dropping a weight while training.
+
+    Raises:
+        ValueError: the numbers of heads or widths don't fit.
+
+    Example:
+        >>> layer = MultiHeadAttention(emb_dim=64, n_heads=4, causal=True)
+        >>> layer(torch.zeros(2, 10, 64)).shape
+        torch.Size([2, 10, 64])
+    """
+
+    def __init__(
+        self,
+        emb_dim: int,
+        n_heads: int,
+        n_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        causal: bool = False,
+        bias: bool = True,
+        output_bias: bool | None = None,
+        scale: float | None = None,
+        head_norm_eps: float | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        if n_heads < 1 or n_kv_heads < 1 or n_heads % n_kv_heads:
+            raise ValueError(
+                f"n_heads={n_heads} must be a positive multiple of n_kv_heads={n_kv_heads}"
+            )
+        if head_dim is None:
+            if emb_dim % n_heads:
+                raise ValueError(
+                    f"emb_dim={emb_dim} is not a multiple of n_heads={n_heads}; "
+                    f"change one of them or give head_dim"
+                )
+            head_dim = emb_dim // n_heads
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout={dropout}: a probability from 0 to below 1")
+        self.emb_dim, self.n_heads, self.n_kv_heads = emb_dim, n_heads, n_kv_heads
+        self.head_dim, self.causal, self.dropout = head_dim, causal, dropout
+        self.scale = head_dim**-0.5 if scale is None else scale
+        self.qkv = nn.Linear(emb_dim, (n_heads + 2 * n_kv_heads) * head_dim, bias=bias)
+        self.output = nn.Linear(
+            n_heads * head_dim, emb_dim, bias=bias if output_bias is None else output_bias
+        )
+        normed = head_norm_eps is not None
+        self.q_norm = nn.RMSNorm(head_dim, eps=head_norm_eps) if normed else None
+        self.k_norm = nn.RMSNorm(head_dim, eps=head_norm_eps) if normed else None
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Mask | Any | None = None,
+        *,
+        context: Tensor | None = None,
+        turn: Turn | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """Mix the values of the tokens that each token attends to.
+
+        Args:
+            x: (B, Tq, E); queries come from it.
+            mask: who sees whom: a rule of `jumok.masks`, booleans or 0/1 integers that
+                broadcast to (B, H, Tq, Tk), True = may attend, or floats to be added to the
+                scores. A mask and ``causal`` intersect.
+            context: (B, Tk, E) that keys and values come from (cross-attention). `None`: x.
+            turn: cosines and sines from `RotaryTable`, applied to queries and keys.
+            cache: earlier keys and values of this layer; the new ones are added to it.
+
+        Returns:
+            (B, Tq, E)
+        """
+        q, k, v = self._project(x, context)  # (B, T, H, D), (B, Tk, G, D), (B, Tk, G, D)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        if turn is not None:
+            q, k = _turned(q, turn), _turned(k, turn)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
+        if cache is not None:
+            k, v = cache.extend(k, v)
+        mixed, _ = fused.torch_attention(
+            q,
+            k,
+            v,
+            mask,
+            causal=self.causal,
+            scale=self.scale,
+            dropout=self.dropout if self.training else 0.0,
+        )  # (B, H, Tq, D)
+        joined: Tensor = mixed.transpose(1, 2).reshape(*x.shape[:2], -1)  # (B, Tq, H·D)
+        return self.output(joined)  # type: ignore[no-any-return]
+
+    def _project(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        if x.ndim != 3 or x.shape[-1] != self.emb_dim:
+            raise ValueError(
+                f"this layer takes (batch, tokens, {self.emb_dim}); got {tuple(x.shape)}"
+            )
+        n_q, n_kv, d = self.n_heads, self.n_kv_heads, self.head_dim
+        if context is None:
+            qkv = self.qkv(x).view(*x.shape[:2], n_q + 2 * n_kv, d)
+            return qkv[:, :, :n_q], qkv[:, :, n_q : n_q + n_kv], qkv[:, :, n_q + n_kv :]
+        weight, bias, cut = self.qkv.weight, self.qkv.bias, n_q * d
+        q = F.linear(x, weight[:cut], None if bias is None else bias[:cut])
+        kv = F.linear(context, weight[cut:], None if bias is None else bias[cut:])
+        kv = kv.view(*context.shape[:2], 2 * n_kv, d)
+        return q.view(*x.shape[:2], n_q, d), kv[:, :, :n_kv], kv[:, :, n_kv:]
+
+    def extra_repr(self) -> str:
+        return (
+            f"n_heads={self.n_heads}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim}, "
+            f"causal={self.causal}"
+        )
+
+
+class RotaryTable:
+    """Cosines and sines of rotary positions (half-split layout), kept for the tokens seen so far.
+
+    Formed in float32 once and grown by doubling, so a decode step only slices. The sine has the
+    sign of the pair's partner folded in: ``x·cos + swapped(x)·sin`` is `jumok.positions.rotate`.
+
+    Args:
+        head_dim: width D of a head.
+        theta: the base of the frequencies.
+        scaling: how they are changed for longer contexts, see `jumok.positions`.
+    """
+
+    def __init__(self, head_dim: int, theta: float, scaling: positions.Scaling | None) -> None:
+        self.frequencies = positions.rotary_frequencies(head_dim, theta, scaling)
+        self.magnitude = 1.0 if scaling is None else scaling.magnitude
+        self._cos = self._sin = torch.empty(0, head_dim)
+
+    def __call__(self, places: range | Tensor, like: Tensor) -> Turn:
+        """Phases for token positions.
+
+        Args:
+            places: a range, or integers (B, T).
+            like: a tensor of the dtype and on the device that is wanted.
+
+        Returns:
+            ``(cos, sin)``, each (1 or B, T, 1, D).
+        """
+        end = places.stop if isinstance(places, range) else int(places.max()) + 1
+        cos = self._cos
+        if end > len(cos) or cos.dtype != like.dtype or cos.device != like.device:
+            self._grow(end, like)
+        if isinstance(places, range):
+            part = slice(places.start, places.stop)
+            return self._cos[None, part, None], self._sin[None, part, None]
+        return self._cos[places][:, :, None], self._sin[places][:, :, None]
+
+    def _grow(self, end: int, like: Tensor) -> None:
+        size = max(256, 1 << (end - 1).bit_length())
+        # Made outside inference mode, so that a later training step may use the table too.
+        with torch.inference_mode(False):
+            places = torch.arange(size, device=like.device)
+            cos, sin = positions.rotary_phases(places, self.frequencies, self.magnitude)
+            self._cos = torch.cat([cos, cos], dim=-1).to(like.dtype)
+            self._sin = torch.cat([-sin, sin], dim=-1).to(like.dtype)
+
+
+def _turned(x: Tensor, turn: Turn) -> Tensor:
+    cos, sin = turn
+    if cos.dtype != x.dtype:  # autocast
+        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    half = x.shape[-1] // 2
+    swapped = torch.cat([x[..., half:], x[..., :half]], dim=-1)
+    return torch.addcmul(x * cos, swapped, sin)
