@@ -13,6 +13,7 @@ n_queries``), which is what a KV cache needs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -169,11 +170,16 @@ class Window(_Band):
             raise ValueError(f"Window(ahead={ahead}): ahead is 0 or more, or None for all keys")
         super().__init__(before=size - 1, ahead=ahead, offset=offset)
 
-    def __repr__(self) -> str:
+    @property
+    def size(self) -> int:
+        """Number of keys a query sees behind it, its own included."""
         assert self.before is not None
+        return self.before + 1
+
+    def __repr__(self) -> str:
         extra = "" if self.ahead == 0 else f", ahead={self.ahead}"
         extra += "" if self.offset is None else f", offset={self.offset}"
-        return f"Window({self.before + 1}{extra})"
+        return f"Window({self.size}{extra})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,6 +199,9 @@ class Padding(Mask):
                 f"{tuple(self.visible.shape)}. For a mask of each query use Dense."
             )
 
+    def __repr__(self) -> str:
+        return f"Padding(visible of shape {tuple(self.visible.shape)})"
+
     def tile(
         self, rows: range, columns: range, n_queries: int, n_keys: int, like: Array
     ) -> bool | Array:
@@ -209,6 +218,9 @@ class Dense(Mask):
     """Any boolean array that broadcasts to (batch, heads, queries, keys), `True` = visible."""
 
     visible: Array
+
+    def __repr__(self) -> str:
+        return f"Dense(visible of shape {tuple(self.visible.shape)})"
 
     def tile(
         self, rows: range, columns: range, n_queries: int, n_keys: int, like: Array
@@ -250,6 +262,83 @@ class Both(Mask):
 
     def is_causal(self, n_queries: int, n_keys: int) -> bool:
         return any(rule.is_causal(n_queries, n_keys) for rule in self.rules)
+
+
+@dataclass(frozen=True, eq=False)
+class Steps(Mask):
+    """The rules of successive calls over one growing sequence of keys, one below the other.
+
+    Args:
+        parts: (rule or `None`, number of queries, number of keys) of each call, in order. Keys
+            that a call did not have yet are hidden from its queries.
+    """
+
+    parts: tuple[tuple[Mask | None, int, int], ...]
+
+    def _pieces(self, rows: range) -> Iterator[tuple[Mask, range, int, int]]:
+        start = 0
+        for rule, n_queries, n_keys in self.parts:
+            low, high = max(rows.start, start), min(rows.stop, start + n_queries)
+            if low < high:
+                yield rule or Everything(), range(low - start, high - start), n_queries, n_keys
+            start += n_queries
+
+    def visible_columns(self, rows: range, n_queries: int, n_keys: int) -> range:
+        parts = [
+            rule.visible_columns(piece, part_queries, part_keys)
+            for rule, piece, part_queries, part_keys in self._pieces(rows)
+        ]
+        parts = [part for part in parts if part]
+        if not parts:
+            return range(0)
+        return range(min(part.start for part in parts), max(part.stop for part in parts))
+
+    def is_causal(self, n_queries: int, n_keys: int) -> bool:
+        start = n_keys - n_queries
+        for rule, part_queries, part_keys in self.parts:
+            start += part_queries
+            # The part's last query stands on its last key, and sees nothing that came later.
+            causal = part_queries == 1 or (
+                rule is not None and rule.is_causal(part_queries, part_keys)
+            )
+            if start != part_keys or not causal:
+                return False
+        return True
+
+    def tile(
+        self, rows: range, columns: range, n_queries: int, n_keys: int, like: Array
+    ) -> bool | Array:
+        xp = array_namespace(like)
+        answers: list[bool | Array] = []
+        heights: list[int] = []
+        for rule, piece, part_queries, part_keys in self._pieces(rows):
+            known = range(columns.start, max(columns.start, min(columns.stop, part_keys)))
+            tile = rule.tile(piece, known, part_queries, part_keys, like) if known else False
+            if tile is not False and len(known) < len(columns):
+                wide = as_tile(tile, like)
+                shape = (*wide.shape[:-2], len(piece), len(known))
+                later = (*wide.shape[:-2], len(piece), len(columns) - len(known))
+                tile = xp.concat(
+                    [
+                        xp.broadcast_to(wide, shape),
+                        xp.zeros(later, dtype=xp.bool, device=device(like)),
+                    ],
+                    axis=-1,
+                )
+            answers.append(tile)
+            heights.append(len(piece))
+        for single in (True, False):
+            if all(answer is single for answer in answers):
+                return single
+        arrays = [as_tile(answer, like) for answer in answers]
+        leading = np.broadcast_shapes(*(tuple(array.shape[:-2]) for array in arrays))
+        return xp.concat(
+            [
+                xp.broadcast_to(array, (*leading, height, len(columns)))
+                for array, height in zip(arrays, heights, strict=True)
+            ],
+            axis=-2,
+        )
 
 
 def join(*masks: Mask | None) -> Mask:

@@ -1,0 +1,453 @@
+"""`watch`: record the attention of any PyTorch model while it runs as it always does.
+
+The model runs its own kernels; the listener in `taps` hears each attention call, and this room
+decides whose it is (the module it ran in), what of it is kept, and to which map it belongs:
+the steps of a decoding loop are stitched into one map.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from contextlib import ExitStack
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from jumok.lens.attention_map import AttentionMap
+from jumok.lens.call import AttentionCall
+from jumok.lens.recording import Recording
+from jumok.lens.taps import Heard, Listener, transformers_functions
+from jumok.masks import Both, Causal, Dense, Mask, Padding, Steps, Window, join
+
+# The watches that are open in this context (thread, asyncio task).
+_open: ContextVar[tuple[watch, ...]] = ContextVar("jumok_watches", default=())
+
+
+class _Thread(threading.local):
+    """What is running in this thread."""
+
+    depth = 0
+    listener: Listener | None = None
+    exits = ExitStack()
+
+
+_running = _Thread()
+
+
+class watch:
+    """Record the attention of a PyTorch model, without changing what it computes.
+
+    ```python
+    with jumok.watch(model) as recording:
+        model(ids)
+    recording["layers.3.attention"].entropy()
+    ```
+
+    Heard are calls of ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention``,
+    ``nn.Transformer*``, transformers' SDPA attention and jumok's own, in the modules of `model`,
+    in this thread or task, until the block ends. Outputs are bit-identical with and without,
+    but for one case: ``nn.TransformerEncoder`` in eval mode leaves its fused fast path, and
+    agrees within 1e-6 for real tokens.
+
+    Kept are q, k, v and the log-sum-exp of every row, by reference where nothing can overwrite
+    them: memory that grows with the number of tokens. The weights are never formed.
+
+    Args:
+        model: any `torch.nn.Module`.
+
+    Raises:
+        TypeError: `model` is no `torch.nn.Module`.
+        ValueError: the block ended and no attention was heard; the message says which modules
+            ran and what to do.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        if not isinstance(model, torch.nn.Module):
+            hint = ""
+            if isinstance(model, tuple):
+                hint = "; jumok.load returns (model, tokenizer): watch the first of the two"
+            raise TypeError(f"watch takes a torch.nn.Module, got {type(model).__name__}{hint}")
+        self._model = model
+        self._names = {module: name for name, module in reversed(list(model.named_modules()))}
+        self._stack: list[torch.nn.Module] = []
+        self._ran: dict[str, None] = {}
+        self._forward = 0
+        self._tracks: dict[str, list[_Track]] = {}
+        self._new_ids: np.ndarray[Any, np.dtype[np.int64]] | None = None
+        self._recording = Recording(type(model).__name__)
+        self._exits: ExitStack | None = None
+
+    def __enter__(self) -> Recording:
+        if self._exits is not None:
+            raise ValueError("this watch is open already; make another one: jumok.watch(model)")
+        self._exits = ExitStack()
+        for module in self._names:
+            before = module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True)
+            after = module.register_forward_hook(self._after, always_call=True)
+            self._exits.callback(before.remove)
+            self._exits.callback(after.remove)
+        self._exits.enter_context(transformers_functions(_listening))
+        token: Token[tuple[watch, ...]] = _open.set((*_open.get(), self))
+        self._exits.callback(self._close, token)
+        return self._recording
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._exits is not None
+        self._exits.close()
+        if error is None and not len(self._recording):
+            raise ValueError(self._nothing_heard())
+
+    def _close(self, token: Token[tuple[watch, ...]]) -> None:
+        _open.set(tuple(other for other in _open.get() if other is not self))
+        while self._stack:  # a forward that never returned
+            self._leave()
+
+    def _nothing_heard(self) -> str:
+        name = type(self._model).__name__
+        if not self._ran:
+            return (
+                f"no attention was heard: {name} did not run inside the `with` block. Call the "
+                f"very module that was given to jumok.watch, in the same thread"
+            )
+        kinds = ", ".join(list(self._ran)[:12]) + (" …" if len(self._ran) > 12 else "")
+        configuration = getattr(self._model, "config", None)
+        implementation = getattr(configuration, "_attn_implementation", None)
+        advice = (
+            f'This transformers model runs its "{implementation}" attention; load it with '
+            f'attn_implementation="sdpa"'
+            if implementation not in (None, "sdpa")
+            else "Attention is heard where a model calls F.scaled_dot_product_attention, "
+            "nn.MultiheadAttention or jumok's own; a model that multiplies and applies softmax "
+            "by hand is not heard yet"
+        )
+        return f"no attention was heard in {name}. These modules ran: {kinds}. {advice}"
+
+    # -- hooks --------------------------------------------------------------------------------
+
+    def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        if self not in _open.get():
+            return
+        if not self._stack:
+            self._forward += 1
+            if module is self._model:
+                self._see_ids(args, kwargs)
+        self._stack.append(module)
+        self._ran[type(module).__name__] = None
+        if _running.depth == 0:
+            _running.listener = Listener(_heard)
+            _running.exits = ExitStack()
+            _running.exits.enter_context(_running.listener)
+        _running.depth += 1
+
+    def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        # A hook that runs although its module's pre-hook did not (an error before it) is no exit.
+        if self in _open.get() and module in self._stack:
+            while self._leave() is not module:
+                pass
+
+    def _leave(self) -> torch.nn.Module:
+        module = self._stack.pop()
+        _running.depth -= 1
+        if _running.depth == 0:
+            _running.exits.close()
+            assert _running.listener is not None
+            _running.listener.forget()
+            _running.listener = None
+        return module
+
+    def _see_ids(self, args: Any, kwargs: Any) -> None:
+        """Keep the token ids of this forward: the first integer (batch, tokens) it is given."""
+        named = [kwargs[name] for name in ("input_ids", "ids") if name in kwargs]
+        for value in (*named, *args):
+            if isinstance(value, Tensor) and value.ndim == 2 and not value.is_floating_point():
+                if value.dtype == torch.bool:
+                    continue
+                self._new_ids = value.detach().cpu().numpy().astype(np.int64)
+                if self._recording.ids is None:
+                    self._recording.ids = self._new_ids
+                return
+
+    # -- calls --------------------------------------------------------------------------------
+
+    def record(self, heard: Heard) -> None:
+        """Put one call into the map it belongs to."""
+        module = self._stack[-1]
+        name = self._names[module] or type(module).__name__
+        tracks = self._tracks.setdefault(name, [])
+        for track in tracks:
+            if track.forward < self._forward and track.extended_by(heard):
+                track.append(heard, self._forward)
+                self._append_ids(track)
+                return
+        full_name = f"{name}#{len(tracks)}" if tracks else name
+        track = _Track(full_name, heard, self._forward)
+        tracks.append(track)
+        self._recording.append(AttentionMap(track))
+
+    def _append_ids(self, track: _Track) -> None:
+        """When a later forward went on where the first map ended, so do its ids."""
+        ids, new = self._recording.ids, self._new_ids
+        if ids is None or new is None or ids.shape[0] != new.shape[0]:
+            return
+        if ids.shape[1] < track.shape[2] and ids.shape[1] + new.shape[1] == track.shape[2]:
+            self._recording.ids = np.concatenate([ids, new], axis=1)
+
+
+def _heard(heard: Heard) -> None:
+    for watching in _open.get():
+        if watching._stack:
+            watching.record(heard)
+
+
+def _listening() -> Listener | None:
+    return _running.listener if any(one._stack for one in _open.get()) else None
+
+
+# -- what is kept -----------------------------------------------------------------------------
+
+
+def _kept(tensors: list[Tensor]) -> tuple[list[Tensor], list[tuple[Tensor, int]]]:
+    """Detached tensors, and those among them that are kept by reference with their version.
+
+    A tensor is copied if its memory may be overwritten (it has been written to in place, as a
+    cache is, or nobody counts the writes, as in inference mode), or if it would keep alive more
+    memory than itself and its companions (a slice of a fused qkv).
+    """
+    sizes: dict[int, int] = {}
+    for tensor in tensors:
+        key = tensor.untyped_storage().data_ptr()
+        sizes[key] = sizes.get(key, 0) + _own_bytes(tensor)
+    kept, guarded = [], []
+    for tensor in tensors:
+        tensor = tensor.detach()
+        storage = tensor.untyped_storage()
+        pinned = storage.nbytes() > sizes[storage.data_ptr()] + 4096
+        if tensor.is_inference() or tensor._version > 0 or pinned:
+            tensor = tensor.clone()
+        else:
+            guarded.append((tensor, tensor._version))
+        kept.append(tensor)
+    return kept, guarded
+
+
+def _own_bytes(tensor: Tensor) -> int:
+    count = 1
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= length if stride else 1
+    return count * tensor.element_size()
+
+
+@dataclasses.dataclass(eq=False)
+class _Part:
+    """The queries of one call of a track."""
+
+    q: Tensor
+    lse: Tensor | None
+    mask: Mask | None
+    bias: Tensor | None
+    n_keys: int
+
+
+class _Track:
+    """The growing record behind one map: one call, or the steps of a decoding loop."""
+
+    def __init__(self, name: str, heard: Heard, forward: int) -> None:
+        self.name = name
+        self.forward = forward
+        self._heard = heard
+        self._parts: list[_Part] = []
+        self._guarded: list[tuple[str, Tensor, int]] = []
+        self._merged: AttentionCall | None = None
+        self._norms: Tensor | None = None
+        self._crossing = False
+        self._add(heard)
+
+    def _add(self, heard: Heard) -> None:
+        _cut_unwritten_slots(heard)
+        (q, k, v), guarded = _kept([heard.q, heard.k, heard.v])
+        # K and V contain those of the earlier steps, which are let go.
+        self._k, self._v = k, v
+        self._guarded = [entry for entry in self._guarded if entry[0] == "q"] + [
+            ("q" if tensor is q else "k" if tensor is k else "v", tensor, version)
+            for tensor, version in guarded
+        ]
+        self._parts.append(_Part(q, heard.lse, heard.mask, heard.bias, k.shape[2]))
+        self._merged = self._norms = None
+        # The track must not keep the call's own tensors alive beside the copies.
+        heard.q, heard.k, heard.v = q, k, v
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        batch, heads, _, _ = self._parts[0].q.shape
+        return batch, heads, sum(part.q.shape[2] for part in self._parts), self._k.shape[2]
+
+    @property
+    def held_bytes(self) -> int:
+        parts = [*(part.q for part in self._parts), self._k, self._v]
+        parts += [part.lse for part in self._parts if part.lse is not None]
+        return sum(_own_bytes(tensor) for tensor in parts)
+
+    # -- stitching ----------------------------------------------------------------------------
+
+    def extended_by(self, heard: Heard) -> bool:
+        """Whether this later call goes on where the track ends."""
+        _cut_unwritten_slots(heard)
+        last = self._parts[-1]
+        before, now = self._k, heard.k
+        if now.shape[:2] != before.shape[:2] or now.shape[3] != before.shape[3]:
+            return False
+        if (heard.q.shape[0], heard.q.shape[1]) != tuple(last.q.shape[:2]):
+            return False
+        n_before, n_now = before.shape[2], now.shape[2]
+        new_queries = heard.q.shape[2]
+        if n_now == n_before + new_queries:
+            return not self._crossing and torch.equal(now[:, :, :n_before], before)
+        if n_now == n_before and torch.equal(now, before):
+            # Cross-attention: the same keys, other queries. The same queries are a new run.
+            same = heard.q.shape == last.q.shape and torch.equal(heard.q, last.q)
+            self._crossing = self._crossing or not same
+            return not same
+        return False
+
+    def append(self, heard: Heard, forward: int) -> None:
+        """Add the queries of a call that `extended_by` has accepted."""
+        self.forward = forward
+        self._add(heard)
+
+    # -- what a map asks for ------------------------------------------------------------------
+
+    def call(self) -> AttentionCall:
+        for what, tensor, version in self._guarded:
+            if tensor._version != version:
+                raise ValueError(
+                    f"{self.name}: the recorded {what} was overwritten in place after the "
+                    f"attention call, so its weights are lost. Read the maps before the model "
+                    f"runs again, or make the model write to a copy"
+                )
+        if self._merged is None:
+            parts, heard = self._parts, self._heard
+            queries = [part.q for part in parts]
+            lses = [part.lse for part in parts if part.lse is not None]
+            self._merged = AttentionCall(
+                q=queries[0] if len(queries) == 1 else torch.cat(queries, dim=2),
+                k=self._k,
+                v=self._v,
+                mask=_stitched_mask(parts, self.shape),
+                bias=_stitched_bias(parts, self.shape),
+                scale=heard.scale,
+                softcap=heard.softcap,
+                sinks=None if heard.sinks is None else heard.sinks.detach(),
+                lse=(lses[0] if len(lses) == 1 else torch.cat(lses, dim=2))
+                if len(lses) == len(parts)
+                else None,
+            )
+        return self._merged
+
+    @property
+    def has_value_norms(self) -> bool:
+        return self._heard.projection is not None
+
+    @property
+    def value_note(self) -> str:
+        return self._heard.projection_note
+
+    def value_norms(self) -> Tensor | None:
+        projection = self._heard.projection
+        if projection is None:
+            return None
+        if self._norms is None:
+            call = self.call()
+            assert call.v is not None
+            batch, heads, _, keys = self.shape
+            width = call.v.shape[-1]
+            norms = torch.empty(batch, heads, keys, dtype=torch.float32, device=call.v.device)
+            for head in range(heads):
+                weight = projection[:, head * width : (head + 1) * width].float()
+                for start in range(0, keys, 1024):
+                    v = call.v[:, head // call.group, start : start + 1024].float()
+                    norms[:, head, start : start + 1024] = (v @ weight.T).norm(dim=-1)
+            self._norms = norms
+        return self._norms
+
+
+def _cut_unwritten_slots(heard: Heard) -> None:
+    """Cut off keys at the end that are all zero and that nobody may see: a cache's free slots."""
+    n_queries, n_keys = heard.q.shape[2], heard.k.shape[2]
+    if heard.mask is None or n_keys <= n_queries or bool(heard.k[:, :, -1].any()):
+        return
+    written = heard.k.ne(0).any(dim=-1).any(dim=0).any(dim=0).nonzero()
+    stop = int(written[-1]) + 1 if len(written) else 0
+    tile: Any = heard.mask.tile(range(n_queries), range(stop, n_keys), n_queries, n_keys, heard.q)
+    if tile is True or (tile is not False and bool(tile.any())):
+        return
+    heard.mask = _first_keys(heard.mask, stop, n_queries, n_keys)
+    heard.k, heard.v = heard.k[:, :, :stop], heard.v[:, :, :stop]
+    if heard.bias is not None and heard.bias.shape[-1] > 1:
+        heard.bias = heard.bias[..., :stop]
+
+
+def _first_keys(mask: Mask, stop: int, n_queries: int, n_keys: int) -> Mask:
+    """The rule over the first `stop` of its keys."""
+    if isinstance(mask, Both):
+        return join(*(_first_keys(rule, stop, n_queries, n_keys) for rule in mask.rules))
+    if isinstance(mask, Padding):
+        return Padding(mask.visible[:, :stop])
+    if isinstance(mask, Dense):
+        return mask if mask.visible.shape[-1] == 1 else Dense(mask.visible[..., :stop])
+    offset = n_keys - n_queries
+    if isinstance(mask, Causal):
+        return Causal(offset if mask.offset is None else mask.offset)
+    if isinstance(mask, Window):
+        return Window(mask.size, mask.ahead, offset if mask.offset is None else mask.offset)
+    return mask
+
+
+def _stitched_mask(parts: list[_Part], shape: tuple[int, int, int, int]) -> Mask | None:
+    """One rule for all steps: the simplest that says the same."""
+    if len(parts) == 1:
+        return parts[0].mask
+    if _plainly_causal(parts, shape):
+        return Causal()
+    if all(part.mask is None for part in parts) and len({part.n_keys for part in parts}) == 1:
+        return None
+    return Steps(tuple((part.mask, part.q.shape[2], part.n_keys) for part in parts))
+
+
+def _plainly_causal(parts: list[_Part], shape: tuple[int, int, int, int]) -> bool:
+    position = shape[3] - shape[2]
+    for part in parts:
+        position += part.q.shape[2]
+        alone = part.q.shape[2] == 1 and part.mask is None
+        if not alone and not (isinstance(part.mask, Causal) and part.mask.offset is None):
+            return False
+        if position != part.n_keys:
+            return False
+    return True
+
+
+def _stitched_bias(parts: list[_Part], shape: tuple[int, int, int, int]) -> Tensor | None:
+    """The biases of all steps, one below the other; keys that came later get 0 (and are hidden)."""
+    if all(part.bias is None for part in parts):
+        return None
+    if len(parts) == 1:
+        return parts[0].bias
+    found = [part.bias for part in parts if part.bias is not None]
+    leading = torch.broadcast_shapes(*(bias.shape[:-2] for bias in found))
+    whole = found[0].new_zeros(*leading, shape[2], shape[3])
+    start = 0
+    for part in parts:
+        stop = start + part.q.shape[2]
+        if part.bias is not None:
+            whole[..., start:stop, : part.n_keys] = part.bias
+        start = stop
+    return whole
