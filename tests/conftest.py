@@ -33,5 +33,7 @@ def korean_font() -> Path:
         except RuntimeError:  # a file that FreeType cannot read
             continue
         if font.get_char_index(ord("한")):
+            if file not in {entry.fname for entry in font_manager.fontManager.ttflist}:
+                font_manager.fontManager.addfont(file)
             return Path(file)
     pytest.skip("no installed font has Hangul (Debian: fonts-noto-cjk)")
