@@ -391,7 +391,8 @@ def read_mask(mask: Mask | Array | None) -> tuple[Mask | None, Array | None]:
         return _dense(mask), None
     if xp.isdtype(mask.dtype, "integral"):
         if not bool(xp.all((mask == 0) | (mask == 1))):
-            wrong = [int(value) for value in xp.unique_values(mask)[:5]]
+            values = xp.unique_values(mask)
+            wrong = [int(values[i]) for i in range(min(5, values.shape[0]))]
             raise ValueError(
                 f"an integer mask holds only 1 (may attend) and 0 (may not); this one of shape "
                 f"{tuple(mask.shape)} holds {wrong}. For scores to be added, pass floats."
