@@ -42,6 +42,8 @@ __all__ = ["figure", "picture"]
 
 MOST_LABELS = 48  # beyond this many tokens a map is pooled
 POOLED_CELLS = 256
+MOST_PANELS = 4  # queries with a panel of their own
+MOST_NUMBERS = 20  # words whose shares are written into a table's cells
 POINTS_PER_CM = 72 / 2.54
 
 _INK, _FAINT, _QUERY_BLUE = "#1a1a1a", "#767676", "#1f4e8c"
@@ -126,11 +128,16 @@ def figure(
 def picture(data: Sources, against: Sources | None = None, *, width: float = 16.0) -> "Figure":
     """What `jumok look` shows, as a figure: the shaded sentence and the bars of each query.
 
+    More than four queries are shown as one table instead: a row for each word that takes, a
+    column for each word that gives.
+
     Args:
         data: from `jumok.sources`.
         against: the same word in a second text, shown beside the first, with the difference.
         width: of the figure, in cm.
     """
+    if against is None and len(data.queries) > MOST_PANELS:
+        return _table(data, width)
     points = width * POINTS_PER_CM
     margin, gap = 10.0, 18.0
     texts = [data.text, *([against.text] if against is not None else [])]
@@ -352,6 +359,54 @@ def _changes(
     return top
 
 
+def _table(data: Sources, width: float) -> "Figure":
+    """Shares of all queries: a row for each word that takes, a column for each that gives."""
+    import matplotlib
+
+    names = list(source_names(data.queries[0]).values())
+    takers = [names[query.position] for query in data.queries]
+    shares = np.array([[source.share for source in query.sources] for query in data.queries])
+    hidden = np.array([[not source.seen for source in query.sources] for query in data.queries])
+    rows, columns = shares.shape
+    made = _new_figure(width / 2.54, (width * 0.86 * min(max(rows / columns, 0.3), 1.5) + 2) / 2.54)
+    made.set_layout_engine("constrained")
+    axes = made.subplots()
+    family = font_family("".join(names))
+    colors = matplotlib.colormaps["YlOrBr"].with_extremes(bad="#e9e9e9")
+    shown = np.ma.masked_where(hidden, shares)
+    plain = [s.share for query in data.queries for s in query.ranked()]
+    top = max(plain, default=1.0) * 1.25
+    axes.imshow(shown, cmap=colors, vmin=0.0, vmax=top, aspect="auto")
+    size = min(8.5, 260 / columns)
+    axes.set_xticks(range(columns), names, rotation=60, ha="right", rotation_mode="anchor",
+                    fontsize=size, family=family)  # fmt: skip
+    axes.set_yticks(range(rows), takers, fontsize=size, family=family)
+    for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]:
+        label.set_parse_math(False)
+    for row, query in enumerate(data.queries):
+        for column, source in enumerate(query.sources):
+            if columns <= MOST_NUMBERS and source.seen:
+                ink = "#ffffff" if source.share > 0.65 * top else _INK
+                number = f"{100 * source.share:.0f}"
+                axes.text(column, row, number, ha="center", va="center", fontsize=size, color=ink)
+            if source.kind == "itself":
+                axes.add_patch(_outline(column, row))
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.tick_params(length=0)
+    axes.set_xlabel("the word it takes from (blue: itself)")
+    axes.set_ylabel("the word that takes")
+    title = f"Where each word takes its meaning from, in %  ·  {read_by(data)}"
+    axes.set_title(title, fontsize=9, family=family, parse_math=False)
+    return made
+
+
+def _outline(column: int, row: int) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((column - 0.47, row - 0.46), 0.94, 0.92, fill=False, ec=_QUERY_BLUE, lw=1.2)
+
+
 def _cut(page: _Page, text: str, size: float, width: float) -> str:
     if page.size_of(text, size) <= width:
         return text
@@ -372,6 +427,7 @@ def _heat(
     queries, keys = shape
     inches = width / 2.54
     made = _new_figure(inches, inches * min(max(queries / keys, 0.4), 1.6) * 0.92)
+    made.set_layout_engine("constrained")
     axes = made.subplots()
     family = font_family("".join([*(query_names or ()), *(key_names or ()), title]))
     if causal:
@@ -396,7 +452,6 @@ def _heat(
     axes.set_ylabel("query: the token that reads" + ("" if query_names else " (position)"))
     axes.set_title(title, fontsize=9, family=family, parse_math=False)
     made.colorbar(image, ax=axes, label=f"attention weight{note}")
-    made.set_layout_engine("constrained")
     return made
 
 
@@ -406,6 +461,7 @@ def _row(row: Any, names: Sequence[str], query: int, title: str, width: float) -
     shown = [names[place] for place in most]
     reader = names[query] if query < len(names) else str(query)
     made = _new_figure(width / 2.54, (1.0 + 0.42 * len(shown)) / 2.54 + 0.6)
+    made.set_layout_engine("constrained")
     axes = made.subplots()
     family = font_family("".join(shown) + title + reader)
     axes.barh(range(len(shown)), row[most], color=SHADES[3])
@@ -418,7 +474,6 @@ def _row(row: Any, names: Sequence[str], query: int, title: str, width: float) -
     part = f", its {len(shown)} largest of {len(row)}" if len(shown) < len(row) else ""
     axes.set_title(f"{title}: what “{reader}” reads{part}", fontsize=9, family=family,
                    parse_math=False)  # fmt: skip
-    made.set_layout_engine("constrained")
     return made
 
 
