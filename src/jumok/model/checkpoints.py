@@ -307,8 +307,6 @@ def _parts(piece: Piece, tensor: Tensor, config: Config) -> list[Tensor]:
     """Our tensor, taken apart into theirs."""
     if len(piece.theirs) == 1:
         return [tensor]
-    if len(piece.theirs) == 2:  # gate, up
-        return list(tensor.chunk(2))
     assert config.head_dim is not None
     assert config.n_kv_heads is not None
     keys = config.n_kv_heads * config.head_dim

@@ -204,11 +204,8 @@ _LLAMA_NAMES = {
     "layers.{i}.feed_forward_norm.weight": _stack(
         "model.layers.{i}.post_attention_layernorm.weight"
     ),
-    **_both(
-        "layers.{i}.feed_forward.up",
-        "model.layers.{i}.mlp.gate_proj",
-        "model.layers.{i}.mlp.up_proj",
-    ),
+    **_both("layers.{i}.feed_forward.gate", "model.layers.{i}.mlp.gate_proj"),
+    **_both("layers.{i}.feed_forward.up", "model.layers.{i}.mlp.up_proj"),
     **_both("layers.{i}.feed_forward.down", "model.layers.{i}.mlp.down_proj"),
 }
 

@@ -40,7 +40,7 @@ class Decoder(nn.Module):
         if isinstance(config.positions, Learned) and config.positions.pad_id is not None:
             raise ValueError(f"{config.positions} numbers the tokens of an Encoder, not a Decoder")
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.emb_dim)
+        self.embedding = _table(config.vocab_size, config.emb_dim)
         self.positions = _learned_positions(config)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(Block(config, i, causal=True) for i in range(config.n_layers))
@@ -120,10 +120,10 @@ class Encoder(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.emb_dim)
+        self.embedding = _table(config.vocab_size, config.emb_dim)
         self.positions = _learned_positions(config)
         self.token_types = (
-            nn.Embedding(config.token_types, config.emb_dim) if config.token_types else None
+            _table(config.token_types, config.emb_dim) if config.token_types else None
         )
         post = config.norm_place == "post"
         self.embedding_norm = _norm(config) if post else nn.Identity()
@@ -226,27 +226,23 @@ class Block(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """``down(act(up(x)))``; gated (SwiGLU, Shazeer 2020): ``down(silu(gate(x)) · up(x))``.
-
-    Gate and up are one linear map, the gate first.
-    """
+    """``down(act(up(x)))``; gated (SwiGLU, Shazeer 2020): ``down(silu(gate(x)) · up(x))``."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.gated, self.activation = _FEED_FORWARDS[config.feed_forward]
+        gated, self.activation = _FEED_FORWARDS[config.feed_forward]
         assert config.hidden_dim is not None
-        width = config.hidden_dim * (2 if self.gated else 1)
-        self.up = nn.Linear(config.emb_dim, width, bias=config.feed_forward_bias)
-        self.down = nn.Linear(config.hidden_dim, config.emb_dim, bias=config.feed_forward_bias)
+        narrow, wide, bias = config.emb_dim, config.hidden_dim, config.feed_forward_bias
+        self.gate = nn.Linear(narrow, wide, bias=bias) if gated else None
+        self.up = nn.Linear(narrow, wide, bias=bias)
+        self.down = nn.Linear(wide, narrow, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, E) → (B, T, E)"""
-        hidden = self.up(x)  # (B, T, F) or (B, T, 2F)
-        if self.gated:
-            gate, hidden = hidden.chunk(2, dim=-1)
-            hidden = self.activation(gate) * hidden
+        if self.gate is None:
+            hidden = self.activation(self.up(x))  # (B, T, F)
         else:
-            hidden = self.activation(hidden)
+            hidden = self.activation(self.gate(x)) * self.up(x)
         return self.down(hidden)  # type: ignore[no-any-return]
 
 
@@ -254,7 +250,7 @@ class LearnedPositions(nn.Embedding):
     """The table of learned positions, see `Learned`."""
 
     def __init__(self, rows: int, emb_dim: int, pad_id: int | None) -> None:
-        super().__init__(rows, emb_dim)
+        super().__init__(rows, emb_dim, _weight=torch.empty(rows, emb_dim))
         self.pad_id = pad_id
 
     def forward(  # type: ignore[override]
@@ -292,6 +288,11 @@ _FEED_FORWARDS: dict[str, tuple[bool, Callable[[Tensor], Tensor]]] = {  # gated?
 }
 
 
+def _table(rows: int, width: int) -> nn.Embedding:
+    """An embedding without the random numbers that `_initialise` would overwrite."""
+    return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
+
+
 def _norm(config: Config) -> nn.Module:
     return _NORMS[config.norm](config.emb_dim, eps=config.norm_eps)
 
@@ -313,6 +314,8 @@ def _rotary_table(config: Config) -> RotaryTable | None:
 
 def _initialise(model: nn.Module, config: Config) -> None:
     """Normal weights; what is added to the stream 2L times is smaller by √(2L) (GPT-2)."""
+    if torch.empty(0).is_meta:  # weights come from a checkpoint
+        return
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
             std = config.init_std
