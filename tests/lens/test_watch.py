@@ -474,7 +474,7 @@ def test_an_overwritten_reference_is_noticed():
 
 def test_a_slice_of_a_fused_projection_does_not_keep_the_rest_alive():
     def sliced(x):
-        q, k, v, rest = x.split([8, 8, 8, 40], dim=-1)
+        q, k, v, _ = x.split([8, 8, 8, 40], dim=-1)
         return SDPA(*(part.unflatten(-1, (2, 4)).transpose(1, 2) for part in (q, k, v)))
 
     model = Call(sliced)
