@@ -55,6 +55,7 @@ def _byte_of_sign() -> dict[str, int]:
 
 
 _BYTE_OF_SIGN = _byte_of_sign()
+_STREAM_CONTEXT = 8  # tokens that are decoded again with the next one; a character has at most 4
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
 
@@ -120,7 +121,7 @@ class Tokenizer:
             self.backend = Backend.from_str(backend.to_str())  # never change the caller's object
             self.backend.no_truncation()
             self.backend.no_padding()
-        self.config = dict(config or {})
+        self.config = {name: _plain_token(name, value) for name, value in (config or {}).items()}
         named = {name: self._named_id(name) for name in _SPECIAL_NAMES}
         self.bos_id: int | None = named["bos_token"]
         self.eos_id: int | None = named["eos_token"]
@@ -251,9 +252,14 @@ class Tokenizer:
                     labels[place] = "##" + labels[place].removeprefix("##")
         return labels
 
-    def stream(self) -> "StreamDecoder":
-        """A decoder that takes ids one at a time and gives text as soon as it is whole."""
-        return StreamDecoder(self)
+    def stream(self, before: Sequence[int] = ()) -> "StreamDecoder":
+        """A decoder that takes ids one at a time and gives text as soon as it is whole.
+
+        Args:
+            before: ids that come before, such as a prompt's: a SentencePiece vocabulary drops
+                the space of a text's first piece only.
+        """
+        return StreamDecoder(self, before)
 
     def save(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` and ``tokenizer_config.json``, as transformers reads them."""
@@ -272,8 +278,6 @@ class Tokenizer:
 
     def _named_id(self, name: str) -> int | None:
         token = self.config.get(name)
-        if isinstance(token, dict):  # {"content": "</s>", "lstrip": false, …}
-            token = token.get("content")
         return None if token is None else self.backend.token_to_id(str(token))
 
     @cached_property
@@ -374,16 +378,16 @@ class Tokenizer:
 class StreamDecoder:
     """Turns ids into text one at a time; bytes of an unfinished character wait."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._before = ""
+        self._ids = [int(id) for id in before][-_STREAM_CONTEXT:]
+        self._before = tokenizer.decode(self._ids)
 
     def push(self, id: int) -> str:
         """Take the next id; the text that is now certain, often one piece, sometimes ``""``."""
         self._ids.append(int(id))
         text = self._tokenizer.decode(self._ids)
-        if text.endswith("�") and len(self._ids) < 16:
+        if text.endswith("�") and len(self._ids) < 2 * _STREAM_CONTEXT:
             return ""
         return self._emit(text)
 
@@ -393,8 +397,8 @@ class StreamDecoder:
 
     def _emit(self, text: str) -> str:
         new = text[len(self._before) :]
-        # One token of context keeps the space that a piece has only after another piece.
-        self._ids = self._ids[-1:]
+        # Some context keeps the space that a piece has only after another piece.
+        self._ids = self._ids[-_STREAM_CONTEXT:]
         self._before = self._tokenizer.decode(self._ids)
         return new
 
@@ -536,6 +540,12 @@ def _extends(sign: str) -> bool:
     """Marks, joiners, variation selectors and skin tones belong to the sign before them."""
     skin = "\U0001f3fb" <= sign <= "\U0001f3ff"
     return skin or sign == "\u200d" or unicodedata.category(sign)[0] == "M"
+
+
+def _plain_token(name: str, value: Any) -> Any:
+    """The text of a special token that a file describes as {"content": "</s>", …}."""
+    described = name in _SPECIAL_NAMES and isinstance(value, dict)
+    return value.get("content") if described else value
 
 
 @dataclass
