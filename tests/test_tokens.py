@@ -120,6 +120,15 @@ def test_ids_beyond_the_vocabulary_never_fail() -> None:
     assert [word.special for word in words(tokenizer, strange)] == [True] * 3
 
 
+def test_a_vocabulary_may_have_holes() -> None:
+    vocabulary = {"an": 0, "[UNK]": 7, "apple": 9}
+    backend = Backend(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = Tokenizer(backend)
+    assert tokenizer.labels([0, 5, 9]) == ["an", "‹5›", "apple"]
+    assert tokenizer.decode([0, 5, 9]) == "an apple"
+
+
 def test_markup_stays_as_it_is() -> None:
     tokenizer = Tokenizer(byte_level())
     for text in ("<s>", "</script>", "a<b&c"):

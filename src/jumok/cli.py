@@ -149,7 +149,10 @@ def look(
             data, other = _shared_words(data, other)
     if save is not None:
         recording.model_name = reader.name
-        recording.save(save)
+        try:
+            recording.save(save)
+        except OSError as error:
+            raise Refusal(f"can't write {save}: {error.strerror or error}") from error
         _say(f"wrote {save}")
     if png is not None:
         from jumok.view.figure import picture
@@ -214,25 +217,15 @@ def report(
 @app.command()
 def models() -> None:
     """List the embedded models, and where they are kept."""
-    from rich.table import Table
-    from rich.text import Text
-
     from jumok.model.zoo import ZOO, cache_folder
 
-    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
-    for title in ("name", "what it is", "fetched", "kept in"):
-        table.add_column(title, overflow="fold")
     for name, entry in ZOO.items():
         folder = cache_folder() / f"{name}-{entry.version}"
         kept = (folder / "model.safetensors").is_file()
-        table.add_row(
-            Text(name, "bold"),
-            entry.summary,
-            f"{entry.size / 1e6:.0f} MB",
-            str(folder) if kept else "not fetched yet",
-        )
-    _show(table)
-    _show(Text(f"Cache: {cache_folder()} (JUMOK_CACHE changes it)", style="dim"))
+        print(f"{name:8} {entry.summary}")
+        where = f"kept in {folder}" if kept else "not fetched yet"
+        print(f"{'':8} {where} (fetched once, {entry.size / 1e6:.0f} MB)")
+    print(f"Models are kept in {cache_folder()}; JUMOK_CACHE names another folder.")
 
 
 class _Reader:
@@ -291,7 +284,7 @@ def _text(text: str | None, file: str | None) -> str:
         try:
             data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         except OSError as error:
-            raise Refusal(f"can't read {file}: {_reason(error)}") from error
+            raise Refusal(f"can't read {file}: {error.strerror or error}") from error
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -387,15 +380,18 @@ def _check_writable(*paths: Path | None) -> None:
 
 def _write(path: Path, write: Callable[[str], object]) -> None:
     """Let ``write`` fill a file beside ``path``, then put it in place at once."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    os.close(handle)
+    name = None
     try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        os.close(handle)
         write(name)
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        raise Refusal(f"can't write {path}: {error.strerror or error}") from error
+    finally:
+        if name is not None:
+            Path(name).unlink(missing_ok=True)  # only there if something went wrong
 
 
 def _umask() -> int:

@@ -228,8 +228,7 @@ class Tokenizer:
 
         Ids outside the vocabulary have no text.
         """
-        size = self.vocab_size
-        known = [int(id) for id in ids if 0 <= id < size]
+        known = [id for id in map(int, ids) if self._piece(id)]
         return str(self.backend.decode(known, skip_special_tokens=not special))
 
     def labels(self, ids: Iterable[int]) -> list[str]:
@@ -292,7 +291,7 @@ class Tokenizer:
         return "metaspace" if "▁" in state or '"Metaspace"' in state else "plain"
 
     def _piece(self, id: int) -> str:
-        return (self.backend.id_to_token(id) or "") if 0 <= id < self.vocab_size else ""
+        return (self.backend.id_to_token(id) or "") if 0 <= id < 1 << 32 else ""
 
     def _name(self, id: int) -> str:
         return self._piece(id) or f"‹{id}›"

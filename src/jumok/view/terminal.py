@@ -15,7 +15,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from jumok.lens.sources import Difference, Query, Source, Sources, difference
+from jumok.lens.sources import Difference, Head, Query, Source, Sources, difference
 from jumok.tokens import visible
 
 __all__ = ["Bars", "Sentence", "compare", "look", "meaning", "overview", "source_names"]
@@ -80,7 +80,7 @@ def look(data: Sources, most: int = MOST_BARS) -> RenderableType:
             Bars(data, query, most),
             *(Text(line) for line in remarks(data, query)),
             "",
-            *_heads(data, query, most),
+            _Heads(query, min(most, 6)),
         ]
     return Group(*parts, *(Text(line, style="dim") for line in meaning(data)))
 
@@ -108,7 +108,7 @@ def overview(data: Sources) -> RenderableType:
             Text(f"{100 * itself:.0f} %", "dim"),
             Text(f"{100 * other:.0f} %", "dim"),
         )
-    first = "first token (the sink)" if data.causal else "special tokens"
+    first = "the first token (the sink)" if data.causal else "special tokens"
     lines = [f"apart: {first}. Look closer at one word with --word WORD."]
     if data.causal:
         lines.append("A GPT's word sees only what stands to its left; try --model minilm for both.")
@@ -187,10 +187,12 @@ def remarks(data: Sources, query: Query) -> list[str]:
             f"“{names[ranked[0].position]}” leads {others} by less than a point: "
             "read them as equal."
         )
-    if data.causal and query.unseen():
-        later = [source for source in query.unseen() if source.word.strip()]
-        some = _listed([names[s.position] for s in later[:3]]) + (" …" if len(later) > 3 else "")
-        lines.append(f"“{query.word}” cannot see {some} in a GPT; try --model minilm.")
+    if data.causal:
+        later = [source for source in query.unseen() if _is_word(source.word)]
+        if later:
+            some = _listed([names[source.position] for source in later[:3]])
+            more = ", …" if len(later) > 3 else ""
+            lines.append(f"“{query.word}” cannot see {some}{more} in a GPT; try --model minilm.")
     return lines
 
 
@@ -262,6 +264,8 @@ class Bars:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(self.label_width, max(options.max_width // 2 - 4, 8))
         space = min(max(options.max_width - width - 13, 4), 44)
+        if not self.shown:
+            yield Text("  it sees no other plain word", "dim")
         for number, source in enumerate(self._listed()):
             if number == len(self.shown):
                 yield from self._rest()
@@ -300,21 +304,31 @@ def _layers(layers: Sequence[int]) -> str:
     return f"layers {', '.join(map(str, layers))}"
 
 
-def _heads(data: Sources, query: Query, most: int) -> Iterator[RenderableType]:
-    names = source_names(query)
-    shown = [source for source in query.ranked()[: min(most, 6)] if source.heads]
-    if not shown:
-        return
-    yield Text(f"  The heads that look most from “{query.word}” at each (counted from 0):")
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for source in shown:
-        cells = [
-            f"layer {head.layer} head {head.head} {100 * head.weight:3.0f} %"
-            for head in source.heads
-        ]
-        table.add_row(Text(names[source.position], overflow="fold"), *cells)
-    yield Padding(table, (0, 0, 0, 2))
-    yield ""
+class _Heads:
+    """For each of the first sources, the heads that look most at it; as many as have room."""
+
+    def __init__(self, query: Query, most: int) -> None:
+        names = source_names(query)
+        shown = [source for source in query.ranked()[:most] if source.heads]
+        self.word = query.word
+        self.rows = [(names[source.position], source.heads) for source in shown]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if not self.rows:
+            return
+        yield Text(f"  The heads that look most from “{self.word}” at each (counted from 0):")
+        room = options.max_width - 2
+        width = min(max(cell_len(name) for name, _ in self.rows), room // 3)
+        for name, heads in self.rows:
+            cells = [_head(head) for head in heads[: max((room - width) // 24, 1)]]
+            line = set_cell_size(_fitted(name, width), width) + "  "
+            line += "".join(f"{cell:<24}" for cell in cells)
+            yield Text(f"  {line.rstrip()}", no_wrap=True)
+        yield ""
+
+
+def _head(head: Head) -> str:
+    return f"layer {head.layer} head {head.head}: {100 * head.weight:.0f} %"
 
 
 def _differences(first: Query, second: Query) -> RenderableType:
@@ -413,6 +427,10 @@ def _mark(source: Source | None, largest: float) -> str:
     if source is None or source.kind != "word" or largest <= 0 or source.share <= 0:
         return " "
     return _BLOCKS[min(int(source.share / largest * len(_BLOCKS)), len(_BLOCKS) - 1)]
+
+
+def _is_word(text: str) -> bool:
+    return any(sign.isalnum() for sign in text)
 
 
 def _tint(source: Source) -> str:
