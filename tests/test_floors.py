@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 CORE = {"numpy", "array_api_compat", "safetensors", "typer", "rich"}
 TORCH_ON_IMPORT = {"lens/taps.py", "lens/watch.py", "model/", "train/", "census/", "lessons/"}
-TORCH_WHEN_CALLED = TORCH_ON_IMPORT | {"fused.py"}
+TORCH_WHEN_CALLED = TORCH_ON_IMPORT | {"fused.py", "cli.py"}
 # Modules of light packages that import torch themselves.
 TORCH_IN_DISGUISE = {"safetensors.torch", "array_api_compat.torch"}
 
