@@ -260,7 +260,7 @@ def _panel(
     names = source_names(query)
     ranked, apart = query.ranked(), query.apart()
     rows = [(names[s.position], s) for s in ranked[:MOST_BARS]]
-    rows += [(apart_name(s, names[s.position], data.causal), s) for s in apart]
+    rows += [(apart_name(s, names[s.position]), s) for s in apart]
     largest = max((source.share for _, source in rows), default=0.0)
     largest = min(max(largest, scale), 2 * scale) or 1.0  # what stands apart hides nothing
     size, step = 8.0, 13.0

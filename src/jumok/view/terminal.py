@@ -54,13 +54,11 @@ def source_names(query: Query) -> dict[int, str]:
     return names
 
 
-def apart_name(source: Source, name: str, causal: bool) -> str:
+def apart_name(source: Source, name: str) -> str:
     """How a source that is listed apart is called."""
     if source.kind == "itself":
         return "itself"
-    if source.kind == "first":
-        return f"{name} (first token{', the sink' if causal else ''})"
-    return name
+    return f"{name} (first token)" if source.kind == "first" else name
 
 
 def query_title(query: Query) -> str:
@@ -99,7 +97,7 @@ def overview(data: Sources) -> RenderableType:
         for source in ranked[:3]:
             drawn.append(f"{names[source.position]} {100 * source.share:.0f} %   ", _tint(source))
         if not ranked:
-            drawn.append("sees no other plain word", "dim")
+            drawn.append("nothing but what stands apart", "dim")
         itself = sum(source.share for source in query.sources if source.kind == "itself")
         other = sum(s.share for s in query.sources if s.kind in ("first", "special"))
         table.add_row(
@@ -108,7 +106,7 @@ def overview(data: Sources) -> RenderableType:
             Text(f"{100 * itself:.0f} %", "dim"),
             Text(f"{100 * other:.0f} %", "dim"),
         )
-    first = "the first token (the sink)" if data.causal else "special tokens"
+    first = "the first token" if data.causal else "special tokens"
     lines = [f"apart: {first}. Look closer at one word with --word WORD."]
     if data.causal:
         lines.append("A GPT's word sees only what stands to its left; try --model minilm for both.")
@@ -125,7 +123,7 @@ def compare(left: Sources, right: Sources, most: int = MOST_BARS) -> RenderableT
     """The same word in two texts, side by side, and the difference."""
     parts: list[RenderableType] = []
     for first, second in paired(left, right):
-        grid = Table.grid(padding=(0, 2), expand=True)
+        grid = Table.grid(padding=(0, 1), collapse_padding=False, pad_edge=True, expand=True)
         grid.add_column(ratio=1)
         grid.add_column(ratio=1)
         scale = max(largest_share(first), largest_share(second))  # one scale for both texts
@@ -197,7 +195,7 @@ def remarks(data: Sources, query: Query) -> list[str]:
 
 
 def meaning(data: Sources) -> list[str]:
-    """One line on what the number is, one on what it is not."""
+    """One line on what the number is, one on what it is not, one on a GPT's first token."""
     layers = _layers(data.layers)
     if data.measure == "share":
         number = (
@@ -210,10 +208,12 @@ def meaning(data: Sources) -> list[str]:
             f"A number is the attention weight, mean of all heads and {layers} "
             f"({data.note}); all of them, itself and those apart included, make 100 %."
         )
-    return [
-        number,
-        "It shows where the model looks; by itself it doesn't explain what the model does.",
-    ]
+    lines = [number, "It shows where the model looks; by itself it doesn't explain what it does."]
+    if data.causal:
+        lines.append(
+            "In a GPT the first token is a sink: heads with nothing to look for look there."
+        )
+    return lines
 
 
 class Sentence:
@@ -231,7 +231,7 @@ class Sentence:
         self.scale = largest_share(query) if scale is None else scale
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        coloured = console.color_system is not None and not console.no_color
+        coloured = console.color_system in ("256", "truecolor") and not console.no_color
         largest = self.scale
         for line in _lines(_runs(self.data, self.query), options.max_width):
             text, marks = Text(no_wrap=True), ""
@@ -265,7 +265,7 @@ class Bars:
         width = min(self.label_width, max(options.max_width // 2 - 4, 8))
         space = min(max(options.max_width - width - 13, 4), 44)
         if not self.shown:
-            yield Text("  it sees no other plain word", "dim")
+            yield Text("  nothing but what stands apart", "dim")
         for number, source in enumerate(self._listed()):
             if number == len(self.shown):
                 yield from self._rest()
@@ -283,7 +283,7 @@ class Bars:
         return [*self.shown, *self.apart]
 
     def _label(self, source: Source) -> str:
-        return apart_name(source, self.names[source.position], self.data.causal)
+        return apart_name(source, self.names[source.position])
 
     def _rest(self) -> Iterator[Text]:
         rest = self.query.ranked()[self.most :]

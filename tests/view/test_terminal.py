@@ -1,0 +1,224 @@
+"""What `jumok look` prints."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from tests.view.examples import GPT, KOREAN, ORANGE, PHONE, every_word, made
+
+from jumok.lens.sources import Sources
+from jumok.view.terminal import (
+    compare,
+    look,
+    overview,
+    paired,
+    shade,
+    shown_differences,
+    source_names,
+)
+
+
+def printed(renderable: RenderableType, width: int = 80, color: str | None = None) -> list[str]:
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        color_system=color,  # type: ignore[arg-type]
+        force_terminal=color is not None,
+        highlight=False,
+    )
+    console.print(renderable)
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    return [line.rstrip() for line in output.getvalue().splitlines()]
+
+
+def row(lines: list[str], name: str) -> str:
+    return next(line for line in lines if line.strip().startswith(name))
+
+
+def test_bars_are_ordered_and_say_percent() -> None:
+    lines = printed(look(ORANGE))
+    places = [lines.index(row(lines, name)) for name in ("orange", "an  ", "and  ", "itself")]
+    assert places == sorted(places)
+    assert "18.1 %" in row(lines, "orange")
+    assert row(lines, "orange").count("█") == 44
+    assert row(lines, "and").count("█") == int(44 * 0.175 / 0.181)
+    assert "24.6 %" in row(lines, "itself")
+    assert "10.3 %" in row(lines, "[SEP]")
+
+
+def test_what_stands_apart_never_hides_the_rest() -> None:
+    lines = printed(look(made("a b c", 1, [0.9, 0.01, 0.05, 0.02, 0.02])))
+    assert row(lines, "b").count("█") == 44
+    assert row(lines, "[CLS]").endswith("▶")  # longer than there is room
+
+
+def test_a_lead_under_one_point_is_named() -> None:
+    assert "“orange” leads “an” and “and” by less than a point: read them as equal." in printed(
+        look(ORANGE)
+    )
+    clear = made("an apple and orange", 2, [0.1, 0.1, 0.2, 0.2, 0.3, 0.1])
+    assert not any("leads" in line for line in printed(look(clear)))
+
+
+def test_a_gpt_says_what_it_cannot_see() -> None:
+    text = " ".join(printed(look(GPT)))
+    assert "“bank” cannot see “was” and “here” in a GPT; try --model minilm." in text
+    assert "The (first token)" in text
+    assert "sink" in text
+    assert "cannot see" not in " ".join(printed(look(ORANGE)))
+
+
+def test_the_sentence_is_marked_below_without_colour() -> None:
+    lines = printed(look(ORANGE))
+    place = lines.index("  an apple and orange")
+    assert lines[place + 1] == "  ██ ^^^^^ ███ ██████"
+
+
+def test_the_sentence_is_shaded_with_colour() -> None:
+    lines = printed(look(PHONE), color="truecolor")
+    assert any("48;2;31;78;140mapple" in line for line in lines)  # the query word, blue
+    assert any("48;2;245;124;0mphone" in line for line in lines)  # the deepest shade
+    assert not any("^^^^^" in line for line in lines)
+
+
+def test_wide_letters_stay_aligned() -> None:
+    lines = printed(look(KOREAN))
+    place = lines.index("  나는 사과와 오렌지를 먹었다")
+    assert lines[place + 1] == "  ▇▇▇▇ ^^^^^^ ████████ ▃▃▃▃▃▃"
+    columns = {cell_len(line[: line.index("%")]) for line in lines if "█" in line and "%" in line}
+    assert len(columns) == 1
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    long = made(" ".join(["word"] * 30), 3, [1 / 32] * 32)
+    for data in (ORANGE, PHONE, KOREAN, GPT, long):
+        for shown in (look(data), overview(every_word(data)), compare(data, data)):
+            assert max(cell_len(line) for line in printed(shown, width)) <= width
+
+
+def test_repeated_words_are_numbered() -> None:
+    data = made("the bank the bank", 4, [0.1] * 6)
+    names = source_names(data.queries[0])
+    assert [names[place] for place in range(1, 5)] == [
+        "the (1st)", "bank (1st)", "the (2nd)", "bank (2nd)",
+    ]  # fmt: skip
+    assert "Where bank (2nd) takes its meaning from" in printed(look(data))[0]
+
+
+def test_eleven_twelve_thirteen() -> None:
+    names = source_names(made(" ".join(["a"] * 23), 1, [0.01] * 25).queries[0])
+    assert names[11] == "a (11th)"
+    assert names[13] == "a (13th)"
+    assert names[22] == "a (22nd)"
+
+
+def test_many_words_are_summed_up() -> None:
+    data = made(" ".join(f"w{n}" for n in range(20)), 1, [0.0] + [0.04] * 20 + [0.2])
+    assert "  … 9 more words: 36.0 % together" in printed(look(data))
+
+
+def test_a_long_text_is_shown_around_the_word() -> None:
+    data = made(" ".join(f"w{n}" for n in range(300)), 200, [0.003] * 302)
+    lines = printed(look(data))
+    shown = " ".join(lines)
+    assert "w199" in shown
+    assert "… w153" in shown
+    assert "w222 …" in shown
+    assert " w60 " not in shown
+
+
+def test_the_heads_that_look_most() -> None:
+    lines = printed(look(ORANGE))
+    assert "  The heads that look most from “apple” at each (counted from 0):" in lines
+    heads = next(line for line in lines if line.startswith("  orange") and "head" in line)
+    assert heads == "  orange  layer 2 head 11: 50 %   layer 0 head 3: 25 %"
+
+
+def test_the_numbers_are_explained_in_a_line() -> None:
+    text = " ".join(printed(look(ORANGE)))
+    assert "weight × length of the value it hands over, all heads, mean of layers 0–2" in text
+    assert "by itself it doesn't explain" in text
+    raw = replace(ORANGE, measure="raw", note="plain attention weights: a gate stands between")
+    text = " ".join(printed(look(raw)))
+    assert "A number is the attention weight" in text
+    assert "a gate stands between" in text
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"), [((3,), "layer 3"), ((1, 2, 3), "layers 1–3"), ((0, 2), "layers 0, 2")]
+)
+def test_layers_are_named(layers: tuple[int, ...], said: str) -> None:
+    assert f"read by toy, {said}" in printed(look(replace(ORANGE, layers=layers)))[0]
+
+
+def test_an_overview_has_a_line_for_each_word() -> None:
+    lines = printed(overview(every_word(PHONE)))
+    assert "phone 40 %" in row(lines, "apple")
+    assert "apple 24 %" in row(lines, "phone")
+
+
+def test_markup_in_a_text_is_only_text() -> None:
+    text = "[bold]x[/bold] </script> a<b&c"
+    data = made(text, 1, [0.2] * 5)
+    assert f"  {text}" in printed(look(data))
+
+
+def test_line_ends_of_the_text_are_kept() -> None:
+    data = made("a = 1\nb = 2", 1, [0.1] * 7)  # "1\nb" is one word here
+    lines = printed(look(data))
+    assert "  a = 1" in lines
+    assert "  b = 2" in lines
+
+
+# -- two texts -------------------------------------------------------------------------------
+
+
+def test_two_texts_stand_side_by_side_on_one_scale() -> None:
+    lines = printed(compare(ORANGE, PHONE))
+    assert any("an apple and orange" in line and "apple phone" in line for line in lines)
+    first = next(line for line in lines if "39.6 %" in line and "18.1 %" in line)
+    assert first.count("█", 0, 40) == pytest.approx(first.count("█", 40) * 0.181 / 0.396, abs=1)
+
+
+def test_the_difference_is_in_points() -> None:
+    lines = printed(compare(ORANGE, PHONE))
+    table = lines[lines.index(next(line for line in lines if "first text" in line)) :]
+    assert row(table, "[SEP]").endswith("+13.4")
+    assert row(table, "itself").endswith("−0.4")
+    assert row(table, "phone").split() == ["phone", "–", "39.6", "%"]
+
+
+def test_occurrences_are_paired() -> None:
+    def with_queries(*names: str) -> Sources:
+        query = ORANGE.queries[0]
+        queries = tuple(replace(query, word=n, position=p) for p, n in enumerate(names))
+        return replace(ORANGE, queries=queries)
+
+    def positions(left: Sources, right: Sources) -> list[tuple[int, int]]:
+        return [(a.position, b.position) for a, b in paired(left, right)]
+
+    assert positions(with_queries("bank", "bank"), with_queries("bank", "bank")) == [(0, 0), (1, 1)]
+    assert positions(with_queries("bank"), with_queries("bank", "bank")) == [(0, 1)]
+    assert positions(with_queries("Tom", "dog"), with_queries("dog", "tom")) == [(0, 1), (1, 0)]
+
+
+def test_shown_differences_are_ordered() -> None:
+    from jumok.lens.sources import difference
+
+    rows = shown_differences(difference(ORANGE.queries[0], PHONE.queries[0]))
+    assert [row.word for row in rows] == [
+        "phone", "orange", "an", "and", "[CLS]", "apple", "[SEP]",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("part", "level"), [(0.05, None), (0.1, 0), (0.25, 1), (0.99, 4), (1.0, 4), (3.0, 4)]
+)
+def test_shades(part: float, level: int | None) -> None:
+    assert shade(part) == level
