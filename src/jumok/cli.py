@@ -202,11 +202,11 @@ def report(
     model: Model = "minilm",
 ) -> None:
     """One row for each head: entropy, distance, what it reads most."""
+    if not source.strip():
+        raise Refusal("the text is empty")
     from jumok.lens.recording import open_recording
     from jumok.lens.report import report as made
 
-    if not source.strip():
-        raise Refusal("the text is empty")
     if Path(source).suffix == ".safetensors" or _is_file(source):
         recording = open_recording(source)
     else:

@@ -309,7 +309,7 @@ def _choose(
         if not found:
             raise ValueError(f"the text has no word {word!r}; its words: {_listed(reading.words)}")
     else:
-        found = [other for other in shown if not other.special]
+        found = [other for other in shown if not other.special and other.text.strip()]
         if len(found) > MOST_WORDS:
             raise ValueError(
                 f"the text has {len(found):,} words, too many to look at each; choose one, "
@@ -345,7 +345,8 @@ def _example(words: Sequence[Word]) -> str:
 
 
 def _listed(words: Sequence[Word], most: int = 12) -> str:
-    names = list(dict.fromkeys(word.text for word in words if not word.special))
+    plain = [word.text for word in words if not word.special and word.text.strip()]
+    names = list(dict.fromkeys(plain))
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
