@@ -330,7 +330,7 @@ def test_a_window_counts_the_querys_own_key(xp: Any) -> None:
 @every_library
 def test_a_mask_of_numpy_serves_arrays_of_any_library(xp: Any) -> None:
     assert ramp(xp, 3, 3, mask=causal_mask(3)) == pytest.approx([1, 1.5, 2])
-    mask = np.array([[True, False, True]])
+    mask = np.broadcast_to([True, False, True], (3, 3))
     assert ramp(xp, 3, 3, mask=mask, causal=True) == pytest.approx([1, 1, 2])
 
 
@@ -346,6 +346,9 @@ def test_a_rule_of_four_dimensions_serves_three(xp: Any) -> None:
     same(output, [[[1.5], [1.5]], [[20], [25]]])
     heads = (x[:, None, ...] for x in (q, k, v))
     same(attention(*heads, mask & Causal())[0][:, 0, ...], output)
+    # And two: (tokens, D).
+    only = Padding(array(xp, [[True, False, True]], "bool"))
+    same(attention(q[0, ...], k[0, ...], v[0, ...], only & Causal())[0], [[1], [2]])
 
 
 def test_causal_mask() -> None:

@@ -100,6 +100,14 @@ def test_frequencies_fall_from_one_to_almost_one_over_theta() -> None:
             },
         ),
         (
+            YarnScaling(4.0, 100),
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 100},
+        ),
+        (
+            YarnScaling(4.0, 10**6),
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 10**6},
+        ),
+        (
             YarnScaling(4.0, 4096, mscale=0.707, mscale_all_dim=1.0),
             {
                 "rope_type": "yarn",
@@ -119,7 +127,16 @@ def test_frequencies_fall_from_one_to_almost_one_over_theta() -> None:
             },
         ),
     ],
-    ids=["linear", "llama3", "yarn", "yarn-betas", "yarn-deepseek", "yarn-factor"],
+    ids=[
+        "linear",
+        "llama3",
+        "yarn",
+        "yarn-betas",
+        "yarn-short",
+        "yarn-long",
+        "yarn-deepseek",
+        "yarn-factor",
+    ],
 )
 def test_scaled_frequencies_are_those_of_transformers(
     ours: Any, theirs: dict[str, Any], head_dim: int, theta: float
@@ -129,7 +146,7 @@ def test_scaled_frequencies_are_those_of_transformers(
     np.testing.assert_allclose(found, expected, rtol=2e-6)
     assert ours.magnitude == pytest.approx(magnitude, abs=1e-12)
     # And scaling did something, to some frequencies at least.
-    assert found[-1] < rotary_frequencies(head_dim, theta)[-1] / 2
+    assert found[-1] < rotary_frequencies(head_dim, theta)[-1]
 
 
 def test_yarn_borders_on_one_frequency_do_not_divide_by_zero() -> None:
@@ -249,6 +266,14 @@ def test_rotated_products_depend_on_distance_only(
         )
 
     same(products(shift), products(0), 2e-4)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_gradients_pass_through_the_rotation(interleaved: bool) -> None:
+    x = torch.randn(3, 5, 8, dtype=torch.float64, requires_grad=True)
+    tables = rotary_phases(torch.arange(5), rotary_frequencies(6, 1e4))
+    cos, sin = (table.double() for table in tables)
+    assert torch.autograd.gradcheck(lambda x: rotate(x, cos, sin, interleaved), x)
 
 
 @pytest.mark.parametrize(

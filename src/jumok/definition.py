@@ -498,7 +498,11 @@ def _sink_column(xp: Any, sinks: Array, s: Array) -> Array:
 
 def _like(xp: Any, x: Any, like: Array) -> Any:
     """Any array, or nested list, as an array of the library and device of ``like``."""
-    return x if x is None or isinstance(x, Mask) else xp.asarray(x, device=device(like))
+    if x is None or isinstance(x, Mask):
+        return x
+    if isinstance(x, np.ndarray):
+        x = x.copy()  # PyTorch warns of memory that may not be written, such as a broadcast mask.
+    return xp.asarray(x, device=device(like))
 
 
 def _widen(xp: Any, x: Array) -> Array:

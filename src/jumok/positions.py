@@ -233,11 +233,17 @@ def rotate(x: Array, cos: Array, sin: Array, interleaved: bool = False) -> Array
         cos, sin = xp.astype(cos, x.dtype), xp.astype(sin, x.dtype)
     if interleaved:
         a, b = x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
-        turned = xp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1)
-        parts = [xp.reshape(turned, (*x.shape[:-1], 2 * half))]
     else:
         a, b = x[..., :half], x[..., half : 2 * half]
-        parts = [a * cos - b * sin, b * cos + a * sin]
+    # In place on the new arrays: memory is most of the cost.
+    turned_a, turned_b = a * cos, b * cos
+    turned_a -= b * sin
+    turned_b += a * sin
+    if interleaved:
+        pairs = xp.stack([turned_a, turned_b], axis=-1)
+        parts = [xp.reshape(pairs, (*turned_a.shape[:-1], 2 * half))]
+    else:
+        parts = [turned_a, turned_b]
     if x.shape[-1] > 2 * half:
         parts.append(x[..., 2 * half :])
     return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
