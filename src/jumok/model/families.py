@@ -542,6 +542,8 @@ def _read_bert_like(settings: Settings, pad_id: int, numbered_from_pad: bool) ->
     context = settings.take("max_position_embeddings", 512)
     positions = Learned()
     if numbered_from_pad:
+        if special["pad_id"] is None:
+            raise ValueError(f"{settings.source}: positions are numbered from pad_token_id: name it")
         positions, context = Learned(special["pad_id"]), context - special["pad_id"] - 1
     config = {
         "vocab_size": settings.need("vocab_size"),
