@@ -18,13 +18,15 @@ Legend: B batch, H query heads, G key heads, T tokens (Tq queries, Tk keys), D h
 from __future__ import annotations
 
 import math
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from jumok.masks import Causal, Dense, Mask, Padding, join, read_mask
+from jumok.masks import Both, Causal, Dense, Mask, Padding, Window, as_tile, join, read_mask
 
 Array = Any
 
@@ -132,7 +134,11 @@ def _read(
             f"{heads} query heads cannot share {key_heads} key heads: the number of query heads "
             f"must be a multiple of the number of key heads ({shapes})"
         )
-    if softcap is not None and not softcap >= 0:
+    if not (q.dtype == k.dtype == v.dtype):
+        raise TypeError(
+            f"q, k and v must have one dtype; got q {q.dtype}, k {k.dtype}, v {v.dtype}: cast them"
+        )
+    if softcap is not None and not 0 <= softcap < math.inf:
         raise ValueError(f"softcap={softcap}: a softcap is positive; 0 or None switches it off")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout={dropout}: a probability from 0 to below 1")
@@ -140,17 +146,18 @@ def _read(
         raise ValueError(
             f"sinks of shape {tuple(sinks.shape)}: one logit for each of the {heads} query heads"
         )
-    full = (*lead, heads, q.shape[-2], k.shape[-2])
-    rule, added = read_mask(mask)
+    full = (*lead, heads, q.shape[-2], k.shape[-2]) if q.ndim > 2 else (q.shape[-2], k.shape[-2])
+    rule, added = read_mask(_alike(mask, q))
+    bias = _alike(bias, q)
     rules = [_in_four(rule, full)] if rule is not None else []
     if causal:
         rules.append(Causal())
     if bias is not None:
-        lowest = sys.modules["torch"].finfo if not isinstance(bias, np.ndarray) else np.finfo
-        seen = bias > float(lowest(bias.dtype).min) / 2
+        lowest = np.finfo(bias.dtype).min if isinstance(bias, np.ndarray) else _lowest(bias)
+        seen = bias > float(lowest) / 2
         if not bool(seen.all()):
             rules.append(_in_four(Dense(seen), full))
-            bias = bias * 0 if not bool(seen.any()) else _zero_where_hidden(bias, seen)
+            bias = _zero_where_hidden(bias, seen)
         added = bias if added is None else added + bias
     if added is not None:
         added = _array_in_four(added, full)
@@ -175,14 +182,17 @@ def _zero_where_hidden(bias: Array, seen: Array) -> Array:
 
 
 def _array_in_four(array: Array, full: tuple[int, ...] | None) -> Array:
-    """(…, H, T, D) as (B, H, T, D); an array that broadcasts to ``full``, likewise."""
+    """(…, H, T, D) as (B, H, T, D); likewise an array that broadcasts to ``full``."""
     if full is not None:
-        shape = tuple(array.shape)
-        if len(shape) > len(full) or any(
-            have not in (1, want) for have, want in zip(shape[::-1], full[::-1], strict=False)
-        ):
+        given = tuple(array.shape)
+        if len(full) == 3 and array.ndim == 4 and array.shape[1] == 1:
+            array = array[:, 0]  # made for (batch, 1, queries, keys); here batch takes its place
+        while array.ndim > len(full) and array.shape[0] == 1:
+            array = array[0]
+        pairs = zip(reversed(array.shape), reversed(full), strict=False)
+        if array.ndim > len(full) or any(have not in (1, want) for have, want in pairs):
             raise ValueError(
-                f"a mask or bias of shape {shape} does not broadcast to "
+                f"a mask or bias of shape {given} does not broadcast to "
                 f"(…, heads, queries, keys) = {full}"
             )
     if array.ndim < 4:
@@ -191,24 +201,38 @@ def _array_in_four(array: Array, full: tuple[int, ...] | None) -> Array:
         return array
     if full is not None:
         whole = (*full[:-3], *array.shape[-3:])
-        expand = np.broadcast_to if isinstance(array, np.ndarray) else array.__class__.expand
-        array = expand(array, whole)
+        array = (
+            np.broadcast_to(array, whole) if isinstance(array, np.ndarray) else array.expand(whole)
+        )
     return array.reshape((math.prod(array.shape[:-3]), *array.shape[-3:]))
 
 
 def _in_four(rule: Mask, full: tuple[int, ...]) -> Mask:
-    """A rule whose arrays have been checked and broadcast to (B, H, Tq, Tk)."""
+    """A rule whose arrays have been checked and have four dimensions."""
+    if isinstance(rule, Both):
+        return join(*[_in_four(part, full) for part in rule.rules])
     if isinstance(rule, Dense):
         return Dense(_array_in_four(rule.visible, full))
     if isinstance(rule, Padding):
-        batch = math.prod(full[:-3])
-        if tuple(rule.visible.shape) not in ((batch, full[-1]), (1, full[-1])):
+        if len(full) != 4:
+            return Dense(_array_in_four(rule.visible[:, None, None, :], full))
+        if rule.visible.shape[0] not in (1, full[0]) or rule.visible.shape[1] != full[-1]:
             raise ValueError(
                 f"Padding of shape {tuple(rule.visible.shape)} does not fit (batch, keys) = "
-                f"{(batch, full[-1])}"
+                f"{(full[0], full[-1])}"
             )
-    parts = getattr(rule, "rules", None)
-    return join(*[_in_four(part, full) for part in parts]) if parts else rule
+    return rule
+
+
+def _alike(array: Any, q: Array) -> Any:
+    """A mask or bias of any library, or nested lists, in the library of ``q``."""
+    if array is None or isinstance(array, (Mask, type(q))):
+        return array
+    if isinstance(q, np.ndarray):
+        return np.asarray(array)
+    import torch
+
+    return array if isinstance(array, torch.Tensor) else torch.as_tensor(array, device=q.device)
 
 
 def _part(array: Array, rows: slice, columns: slice) -> Array:
@@ -219,76 +243,130 @@ def _part(array: Array, rows: slice, columns: slice) -> Array:
 
 # NumPy -------------------------------------------------------------------------------------
 
-_TILE = 1 << 18  # scores of one tile: 1 MB in float32, the size of a core's second-level cache
+# Threads over row blocks pay, but only while the BLAS stays out of it: the OpenBLAS inside
+# NumPy's wheels takes its own threads for a product above this many multiplications, and two
+# sets of threads on the same cores stall each other (measured: 100 times slower on a busy
+# machine). So each product is a stack of small ones, which also keeps a tile in the cache.
+_SMALL_PRODUCT = 1 << 18
+_COLUMNS = 128
+_ROWS = 512
+# exp(x) of |x| below this neither overflows float32 nor loses digits, summed over 1e9 keys.
+_SAFE_EXPONENT = 60.0
 
 
 def _numpy_attention(q: Array, k: Array, v: Array, *rest: Any) -> tuple[Array, Array]:
-    q, k, v = (np.asarray(array) for array in (q, k, v))
     call = _read(q, k, v, *rest)
     if call.dropout:
-        raise ValueError("dropout is for training, which needs PyTorch tensors; NumPy has none")
+        raise ValueError(
+            f"dropout={call.dropout}: dropout is for training, which needs PyTorch tensors"
+        )
     kind = np.float64 if q.dtype == np.float64 else np.float32
-    batch, heads, queries, width = call.q.shape
-    key_heads, keys = call.k.shape[1:3]
+    batch, heads, queries, _ = call.q.shape
+    key_heads, keys, width = call.v.shape[1:]
     group = heads // key_heads if key_heads else 1
-    output = np.zeros((batch, heads, queries, v.shape[-1]), dtype=q.dtype)
-    lse = np.full((batch, heads, queries), -np.inf, dtype=kind)
+    output = np.empty((batch, heads, queries, width), dtype=q.dtype)
+    lse = np.empty((batch, heads, queries), dtype=kind)
+    k = call.k.astype(kind, copy=False)
+    v = np.concatenate(  # the column of ones sums each row of weights in the same product
+        [call.v.astype(kind, copy=False), np.ones((*call.v.shape[:-1], 1), dtype=kind)], axis=-1
+    )
+    longest = np.sqrt(np.max(np.einsum("bgkd,bgkd->bgk", k, k), axis=-1, initial=0.0))
+
+    def rows_of(job: tuple[int, int, int]) -> None:
+        b, h, start = job
+        g, rows = h // group, range(start, min(start + _ROWS, queries))
+        part = slice(rows.start, rows.stop)
+        total, top = _numpy_rows(call, b, h, rows, k[b, g], v[b, g], float(longest[b, g]))
+        sums = total[:, -1:]
+        with np.errstate(divide="ignore"):
+            lse[b, h, part] = (np.log(sums) + top)[:, 0]
+        output[b, h, part] = total[:, :-1] / np.where(sums == 0, 1, sums)
+
+    jobs = [(b, h, r) for b in range(batch) for h in range(heads) for r in range(0, queries, _ROWS)]
+    if len(jobs) > 1 and keys > _COLUMNS:
+        with ThreadPoolExecutor(min(len(jobs), os.cpu_count() or 1)) as pool:
+            list(pool.map(rows_of, jobs))
+    else:
+        for job in jobs:
+            rows_of(job)
+    return output.reshape((*q.shape[:-1], width)), lse.reshape(q.shape[:-1])
+
+
+def _numpy_rows(
+    call: _Call, b: int, h: int, rows: range, k: Array, v: Array, longest: float
+) -> tuple[Array, Array | float]:
+    """Σ_j exp(s_ij − top_i) · [v_j, 1] of some rows, and top_i."""
+    _, _, queries, width = call.q.shape
+    keys, kind = k.shape[0], k.dtype
+    small = max(1, _SMALL_PRODUCT // (_COLUMNS * max(width, v.shape[1])))
+    stacks = -(-len(rows) // small)
+    q = np.zeros((stacks * small, width), dtype=kind)
+    np.multiply(call.q[b, h, rows.start : rows.stop], call.scale, out=q[: len(rows)])
+    total = np.zeros((stacks * small, v.shape[1]), dtype=kind)
+
+    # |q·k| ≤ ‖q‖‖k‖: where that is small no maximum has to be subtracted.
+    bound = float(np.sqrt(np.max(np.einsum("id,id->i", q, q)))) * longest
+    if call.softcap is not None:
+        bound = min(bound, call.softcap)
+    sink = float(call.sinks[h]) if call.sinks is not None else -math.inf
+    safe = call.bias is None and bound <= _SAFE_EXPONENT and abs(sink) <= _SAFE_EXPONENT
+    safe = safe or (call.bias is None and bound <= _SAFE_EXPONENT and call.sinks is None)
+    top: Array | float = 0.0 if safe else np.full((stacks * small, 1), sink, dtype=kind)
     if call.sinks is not None:
-        lse[...] = call.sinks[:, None]
-    step = max(16, _TILE // max(1, keys * group))
-    for b in range(batch):
-        for g in range(key_heads):
-            mine = slice(g * group, (g + 1) * group)
-            key, value = call.k[b, g].astype(kind), call.v[b, g].astype(kind)
-            for start in range(0, queries, step):
-                rows = range(start, min(start + step, queries))
-                part = slice(rows.start, rows.stop)
-                seen = range(keys)
-                if call.rule is not None:
-                    seen = call.rule.visible_columns(rows, queries, keys)
-                if not seen:
-                    continue
-                columns = slice(seen.start, seen.stop)
-                folded = (call.q[b, mine, part].astype(kind) * call.scale).reshape(-1, width)
-                scores = (folded @ key[columns].T).reshape(group, len(rows), len(seen))
-                if call.softcap is not None:
-                    scores = np.tanh(scores / call.softcap) * call.softcap
-                if call.bias is not None:
-                    scores = scores + _heads(_part(call.bias, part, columns), b, mine)
-                if call.rule is not None:
-                    tile = call.rule.tile(rows, seen, queries, keys, q)
-                    if tile is False:
-                        continue
-                    if tile is not True:
-                        scores = np.where(_heads(tile, b, mine), scores, -np.inf)
-                top = scores.max(axis=-1, keepdims=True)
-                if call.sinks is not None:
-                    sink = call.sinks[mine].astype(kind)[:, None, None]
-                    top = np.maximum(top, sink)
-                top[top == -np.inf] = 0
-                scores -= top
-                np.exp(scores, out=scores)
-                total = scores.sum(axis=-1, keepdims=True)
-                if call.sinks is not None:
-                    total += np.exp(sink - top)
-                with np.errstate(divide="ignore"):
-                    lse[b, mine, part] = (np.log(total) + top)[..., 0]
-                total[total == 0] = 1
-                scores /= total
-                output[b, mine, part] = scores @ value[columns]
-    return output.reshape((*q.shape[:-1], v.shape[-1])), lse.reshape(q.shape[:-1])
+        total[:, -1] = math.exp(sink) if safe else 1.0
+
+    seen = range(keys)
+    if call.rule is not None:
+        seen = call.rule.visible_columns(rows, queries, keys)
+    space = np.empty(stacks * small * _COLUMNS, dtype=kind)
+    product = np.empty((stacks, small, v.shape[1]), dtype=kind)
+    for start in range(seen.start, seen.stop, _COLUMNS):
+        columns = range(start, min(start + _COLUMNS, seen.stop))
+        part = slice(columns.start, columns.stop)
+        tile: bool | Array = True
+        if call.rule is not None:
+            tile = call.rule.tile(rows, columns, queries, keys, k)
+        if tile is False:
+            continue
+        stack = space[: stacks * small * len(columns)].reshape(stacks, small, len(columns))
+        scores = stack.reshape(stacks * small, len(columns))
+        np.matmul(q.reshape(stacks, small, width), k[part].T, out=stack)
+        if call.softcap is not None:
+            np.divide(scores, call.softcap, out=scores)
+            np.tanh(scores, out=scores)
+            np.multiply(scores, call.softcap, out=scores)
+        real = scores[: len(rows)]
+        if call.bias is not None:
+            real += _of_head(_part(call.bias, slice(rows.start, rows.stop), part), b, h)
+        if tile is not True:
+            np.copyto(real, -np.inf, where=~_of_head(tile, b, h))
+        if not safe:
+            higher = np.maximum(top, scores.max(axis=-1, keepdims=True))
+            shift = np.where(higher == -np.inf, 0, higher)
+            scores -= shift
+            total *= np.exp(top - shift)
+            top = higher
+        np.exp(scores, out=scores)
+        np.matmul(stack, v[part], out=product)
+        total += product.reshape(total.shape)
+    if safe:
+        return total[: len(rows)], 0.0
+    assert not isinstance(top, float)
+    return total[: len(rows)], np.where(top == -np.inf, 0, top)[: len(rows)]
 
 
-def _heads(tile: Array, batch: int, heads: slice) -> Array:
-    """Of an array that broadcasts to (B, H, rows, columns): one batch, some heads."""
-    if tile.ndim < 3:
-        return tile
-    if tile.ndim == 4:
-        tile = tile[batch if tile.shape[0] > 1 else 0]
-    return tile[heads] if tile.shape[0] > 1 else tile
+def _of_head(array: Array, b: int, h: int) -> Array:
+    """Of an array that broadcasts to (B, H, rows, columns): one batch, one head."""
+    if array.ndim == 4:
+        array = array[b if array.shape[0] > 1 else 0]
+    if array.ndim == 3:
+        array = array[h if array.shape[0] > 1 else 0]
+    return array
 
 
 # PyTorch -----------------------------------------------------------------------------------
+
+_TILE = 1 << 22  # numbers in one tile of scores or of a mask: 16 MB in float32
 
 
 def torch_attention(
@@ -327,58 +405,303 @@ def torch_attention(
             dropout=dropout,
         )
         return heard
-    call = _read(q, k, v, mask, causal, scale, softcap, bias, sinks, dropout)
-    batch, heads, queries, _ = call.q.shape
-    keys = call.k.shape[2]
-    plain = call.softcap is None and call.sinks is None and not dropout and call.bias is None
-    if (
-        plain
-        and call.q.is_cpu
-        and queries
-        and keys
-        and (call.rule is None or (causal and mask is None and queries == keys))
-        and q.shape[-1] == v.shape[-1]
-    ):
-        output, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            call.q, call.k, call.v, 0.0, call.rule is not None, scale=call.scale
-        )
-    else:
-        step = max(16, (_TILE * 16) // max(1, batch * heads * keys))
-        outputs, lses = [], []
-        for start in range(0, max(queries, 1), step):
-            part_output, part_lse = _torch_rows(
-                torch, call, range(start, min(start + step, queries))
+    bare = mask is None and bias is None and sinks is None and not softcap and not dropout
+    if bare and q.is_cpu and _kernel_takes(q, k, v):
+        rows = q.shape[2]
+        if not causal or rows == 1 or rows == k.shape[2]:
+            plain: tuple[Array, Array] = torch._scaled_dot_product_flash_attention_for_cpu(
+                q, k, v, 0.0, causal and rows > 1, scale=scale
             )
-            outputs.append(part_output)
-            lses.append(part_lse)
-        output, lse = torch.cat(outputs, dim=2), torch.cat(lses, dim=2)
+            return plain
+    learns = torch.is_grad_enabled() and any(
+        array is not None and array.requires_grad
+        for array in ((q, k, v, sinks) if sinks is not None else (bias, mask))
+        if isinstance(array, torch.Tensor)
+    )
+    in_blocks = (
+        learns
+        or bool(softcap)
+        or bool(dropout)
+        or q.device.type not in ("cpu", "cuda")
+        or 0 in q.shape[:-1]
+        or 0 in k.shape[:-1]
+        or 0 in v.shape
+    )
+    if in_blocks:
+        call = _read(q, k, v, mask, causal, scale, softcap, bias, sinks, dropout)
+        output, lse = _torch_blocks(call)
+    else:
+        # The kernel adds a float mask as it is; only what is left of it is looked at here.
+        floats = isinstance(mask, torch.Tensor) and mask.is_floating_point()
+        if isinstance(mask, torch.Tensor) and floats and bool(mask.amax() == 1):
+            read_mask(mask)  # raises if it is a 0/1 mask in disguise
+        rule = None if floats else mask
+        call = _read(q, k, v, rule, causal, scale, softcap, None, sinks, dropout)
+        full = (*q.shape[:-1], k.shape[-2])
+        added = [
+            _array_in_four(_wide(array, q), full)
+            for array in (mask if floats else None, bias)
+            if array is not None
+        ]
+        output, lse = _torch_kernels(call, added[0] + added[1] if added[1:] else (*added, None)[0])
+    if q.ndim == 4:
+        return output, lse
     return output.reshape((*q.shape[:-1], v.shape[-1])), lse.reshape(q.shape[:-1])
 
 
-def _torch_rows(torch: Any, call: _Call, rows: range) -> tuple[Array, Array]:
-    """Some rows, from their whole scores."""
-    q, k, v = call.q, call.k, call.v
-    kind = torch.float64 if q.dtype == torch.float64 else torch.float32
+def _kernel_takes(q: Array, k: Array, v: Array) -> bool:
+    """Whether PyTorch's CPU kernel takes these as they are (it crashes on empty ones)."""
+    if q.ndim != 4 or k.shape != v.shape or k.ndim != 4 or not q.dtype == k.dtype == v.dtype:
+        return False
     batch, heads, queries, width = q.shape
-    key_heads, keys = k.shape[1:3]
-    part, everything = slice(rows.start, rows.stop), slice(0, keys)
-    folded = (q[:, :, part].to(kind) * call.scale).reshape(
-        batch, key_heads, heads // max(key_heads, 1) * len(rows), width
+    key_batch, key_heads, keys, key_width = k.shape
+    fits: bool = batch == key_batch and width == key_width and q.is_floating_point()
+    full = batch and heads and queries and width and key_heads and keys
+    return fits and bool(full) and heads % key_heads == 0
+
+
+def _wide(added: Array, q: Array) -> Array:
+    """An additive mask in a type that the kernels take; −inf where it was a half's lowest."""
+    import torch
+
+    kind = _kind(q)
+    if not isinstance(added, torch.Tensor):
+        added = torch.as_tensor(added, device=q.device)
+    if added.dtype == torch.float16:
+        hidden = added <= _lowest(added) / 2
+        return added.to(kind).masked_fill(hidden, -math.inf)
+    return added.to(kind)
+
+
+def _torch_kernels(call: _Call, added: Array | None) -> tuple[Array, Array]:
+    """PyTorch's own kernels, with the smallest masks they need."""
+    import torch
+
+    q, k, v = call.q, call.k, call.v
+    if v.shape[-1] != q.shape[-1]:  # the kernels want one width: zeros change nothing
+        width = max(q.shape[-1], v.shape[-1])
+        q, k, v = (torch.nn.functional.pad(x, (0, width - x.shape[-1])) for x in (q, k, v))
+    queries, keys = q.shape[2], k.shape[2]
+    rule, diagonal = _without_diagonal(call.rule, added, queries, keys, q)
+
+    def part(rows: range, columns: range) -> tuple[Array, Array]:
+        tile = rule.tile(rows, columns, queries, keys, q) if rule is not None else True
+        at, to = slice(rows.start, rows.stop), slice(columns.start, columns.stop)
+        extra, sees = _additive(tile, None if added is None else _part(added, at, to), q)
+        if diagonal and sees is not None:
+            sees = _seen_below_diagonal(extra, queries)
+        whole = len(columns) == keys
+        output, lse = _kernel(
+            q if len(rows) == queries else q[:, :, at],
+            k if whole else k[:, :, to],
+            v if whole else v[:, :, to],
+            diagonal,
+            extra,
+            call.scale,
+        )
+        if sees is not None and not (sees.is_cpu and bool(sees.all())):
+            # Kernels differ on rows that see nothing: 0, uniform, NaN; ours are 0 and −inf.
+            output = output.masked_fill(~sees[..., None], 0.0)
+            lse = lse.masked_fill(~sees, -math.inf)
+        return output, lse
+
+    step = _rows_at_once(rule, added, q, keys)
+    if diagonal or step >= queries:
+        seen = range(keys) if rule is None else rule.visible_columns(range(queries), queries, keys)
+        parts = [part(range(queries), seen)] if seen else []
+    else:
+        parts = []
+        for start in range(0, queries, step):
+            rows = range(start, min(start + step, queries))
+            seen = range(keys) if rule is None else rule.visible_columns(rows, queries, keys)
+            # Rows that see nothing still need an answer: one hidden column gives it.
+            parts.append(part(rows, seen or range(1)))
+    if not parts:
+        parts = [part(range(queries), range(1))]
+    output, lse = parts[0]
+    if len(parts) > 1:
+        output = torch.cat([out for out, _ in parts], dim=2)
+        lse = torch.cat([one for _, one in parts], dim=2)
+    output = output[..., : call.v.shape[-1]]
+    if call.sinks is not None:
+        sinks = call.sinks.to(lse.dtype)[:, None]
+        output = output * torch.sigmoid(lse - sinks)[..., None].to(output.dtype)
+        lse = torch.logaddexp(lse, sinks)
+    return output, lse
+
+
+def _without_diagonal(
+    rule: Mask | None, added: Array | None, queries: int, keys: int, like: Array
+) -> tuple[Mask | None, bool]:
+    """The rule without what a kernel can do itself: PyTorch's top-left ``is_causal``."""
+    if rule is None:
+        return None, False
+    rest: list[Mask] = []
+    diagonal = False
+    for part in rule.rules if isinstance(rule, Both) else (rule,):
+        if isinstance(part, (Causal, Window)):
+            # A band that hides nothing in its first and last row hides nothing.
+            ends = (range(1), range(queries - 1, queries))
+            if all(part.tile(row, range(keys), queries, keys, like) is True for row in ends):
+                continue
+        offset = getattr(part, "offset", None)
+        if isinstance(part, Causal) and (keys - queries if offset is None else offset) == 0:
+            diagonal = True
+        else:
+            rest.append(part)
+    one_row = (added is None or added.shape[-2] == 1) and all(map(_same_for_all_rows, rest))
+    # The kernels for CUDA disagree about what is_causal means when queries ≠ keys.
+    if diagonal and not (one_row and (like.is_cpu or queries == keys)):
+        rest.append(Causal(offset=0))
+        diagonal = False
+    return join(*rest) if rest else None, diagonal
+
+
+def _same_for_all_rows(rule: Mask) -> bool:
+    if isinstance(rule, Both):
+        return all(map(_same_for_all_rows, rule.rules))
+    return isinstance(rule, Padding) or (isinstance(rule, Dense) and rule.visible.shape[-2] == 1)
+
+
+def _rows_at_once(rule: Mask | None, added: Array | None, q: Array, keys: int) -> int:
+    """How many rows one call of a kernel takes: no more mask than needed, or than _TILE."""
+    queries = q.shape[2]
+    if rule is None or (_same_for_all_rows(rule) and added is None):
+        return int(queries)
+    middle = range(queries // 2, queries // 2 + 1)
+    width = len(rule.visible_columns(middle, queries, keys))
+    if width < keys:  # a band: few rows at once, so that few hidden columns are computed
+        return max(64, min(512, width // 4 // 64 * 64))
+    tile = rule.tile(middle, range(keys), queries, keys, q)
+    size = keys if isinstance(tile, bool) else tile.numel()
+    return int(max(64, _TILE // max(size, keys if added is None else added[..., :1, :].numel())))
+
+
+def _additive(tile: bool | Array, added: Array | None, q: Array) -> tuple[Array | None, Any]:
+    """The float mask of four dimensions that a kernel adds, and which rows see anything."""
+    import torch
+
+    if tile is True and added is None:
+        return None, None
+    if added is None:
+        visible = as_tile(tile, q)
+        visible = visible[(None,) * (4 - visible.ndim)]
+        zero = torch.zeros((), dtype=_kind(q), device=q.device)
+        return torch.where(visible, zero, -math.inf), visible.any(dim=-1)
+    if tile is not True:
+        added = torch.where(as_tile(tile, q), added, -math.inf)
+    return added, added.amax(dim=-1) > _lowest(added) / 2
+
+
+def _seen_below_diagonal(extra: Array, queries: int) -> Array:
+    """Which rows see a key at or before their own place: (B, H, 1, Tk) → (B, H, Tq)."""
+    import torch
+
+    visible = (extra > _lowest(extra) / 2)[:, :, 0]
+    so_far = visible.to(torch.uint8).cummax(dim=-1).values.bool()
+    place = torch.arange(queries, device=extra.device).clamp(max=so_far.shape[-1] - 1)
+    return so_far[..., place]
+
+
+def _kind(array: Array) -> Any:
+    """The dtype in which scores are computed."""
+    import torch
+
+    return torch.float64 if array.dtype == torch.float64 else torch.float32
+
+
+def _lowest(array: Array) -> float:
+    import torch
+
+    return float(torch.finfo(array.dtype).min)
+
+
+def _kernel(
+    q: Array, k: Array, v: Array, diagonal: bool, extra: Array | None, scale: float
+) -> tuple[Array, Array]:
+    """One call of a kernel that gives its lse. ``diagonal``: row i sees keys up to i."""
+    import torch
+
+    if q.is_cpu:
+        on_cpu: tuple[Array, Array] = torch._scaled_dot_product_flash_attention_for_cpu(
+            q, k, v, 0.0, diagonal, attn_mask=extra, scale=scale
+        )
+        return on_cpu
+    aten = torch.ops.aten
+    width, queries, keys = v.shape[-1], q.shape[2], k.shape[2]
+    if q.dtype == torch.float64 or width > 256:
+        visible = Causal(offset=0) if diagonal else None
+        call = _Call(q, k, v, visible, extra, scale, None, None, 0.0)
+        return _torch_blocks(call)
+    if width % 8:
+        q, k, v = (torch.nn.functional.pad(x, (0, -width % 8)) for x in (q, k, v))
+    if extra is None and q.dtype != torch.float32:
+        output, lse = aten._scaled_dot_product_flash_attention(
+            q, k, v, 0.0, diagonal, False, scale=scale
+        )[:2]
+    else:
+        group = q.shape[1] // k.shape[1]
+        if group > 1:
+            k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+        if extra is not None:  # in q's dtype, rows aligned to 16 bytes
+            full = extra.to(q.dtype).expand(*q.shape[:3], keys)
+            extra = torch.nn.functional.pad(full, (0, -keys % 8))[..., :keys]
+        output, lse = aten._scaled_dot_product_efficient_attention(
+            q, k, v, extra, True, 0.0, diagonal, scale=scale
+        )[:2]
+    return output[..., :width], lse[..., :queries]
+
+
+def _torch_blocks(call: _Call) -> tuple[Array, Array]:
+    """Blocks of rows in plain PyTorch, recomputed in the backward pass to stay linear."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    batch, heads, queries, _ = call.q.shape
+    keys = call.k.shape[2]
+    step = max(16, _TILE // max(1, batch * heads * keys))
+    blocks = []
+    for start in range(0, max(queries, 1), step):
+        rows = range(start, min(start + step, queries))
+        if torch.is_grad_enabled() and queries > step:
+            blocks.append(checkpoint(_torch_rows, call, rows, use_reentrant=False))
+        else:
+            blocks.append(_torch_rows(call, rows))
+    if len(blocks) == 1:
+        output, lse = blocks[0]
+        return output, lse
+    return torch.cat([out for out, _ in blocks], dim=2), torch.cat(
+        [one for _, one in blocks], dim=2
     )
-    scores = (folded @ k.to(kind).mT).reshape(batch, heads, len(rows), keys)
+
+
+def _torch_rows(call: _Call, rows: range) -> tuple[Array, Array]:
+    """Some rows, from their whole scores."""
+    import torch
+
+    q, kind = call.q, _kind(call.q)
+    batch, heads, queries, width = q.shape
+    keys = call.k.shape[2]
+    seen = range(keys)
+    if call.rule is not None:
+        seen = call.rule.visible_columns(rows, queries, keys)
+    part, columns = slice(rows.start, rows.stop), slice(seen.start, seen.stop)
+    k, v = call.k[:, :, columns].to(kind), call.v[:, :, columns].to(kind)
+    key_heads, value_width = v.shape[1], v.shape[-1]
+    # Query heads of one key head are folded into its rows.
+    folded_rows = heads // max(key_heads, 1) * len(rows)
+    folded = (q[:, :, part].to(kind) * call.scale).reshape(batch, key_heads, folded_rows, width)
+    scores = (folded @ k.mT).reshape(batch, heads, len(rows), len(seen))
     if call.softcap is not None:
         scores = torch.tanh(scores / call.softcap) * call.softcap
     if call.bias is not None:
-        scores = scores + _part(call.bias, part, everything)
+        scores = scores + _part(call.bias, part, columns)
     if call.rule is not None:
-        tile = call.rule.tile(rows, range(keys), queries, keys, q)
-        if tile is False:
-            scores = torch.full_like(scores, -math.inf)
-        elif tile is not True:
-            scores = scores.masked_fill(~tile, -math.inf)
-    if keys == 0:
-        top = scores.new_full((batch, heads, len(rows), 1), -math.inf)
-    else:
+        tile = call.rule.tile(rows, seen, queries, keys, q)
+        if tile is not True:
+            scores = scores.masked_fill(~as_tile(tile, q), -math.inf)
+    top = torch.full((batch, heads, len(rows), 1), -math.inf, dtype=kind, device=q.device)
+    if seen:
         top = scores.detach().amax(dim=-1, keepdim=True)
     if call.sinks is not None:
         sink = call.sinks.to(kind)[:, None, None]
@@ -392,5 +715,5 @@ def _torch_rows(torch: Any, call: _Call, rows: range) -> tuple[Array, Array]:
     weights = weights / total.masked_fill(total == 0, 1.0)
     if call.dropout:
         weights = torch.nn.functional.dropout(weights, call.dropout)
-    output = weights.reshape(batch, key_heads, -1, keys) @ v.to(kind)
-    return output.reshape(batch, heads, len(rows), v.shape[-1]).to(q.dtype), lse
+    output = weights.reshape(batch, key_heads, folded_rows, len(seen)) @ v
+    return output.reshape(batch, heads, len(rows), value_width).to(q.dtype), lse
