@@ -89,6 +89,18 @@ except ModuleNotFoundError as error:
     assert run(script, blocked=("torch",)) == f"{expected} | torch"
 
 
+def test_a_figure_without_matplotlib_says_what_to_install() -> None:
+    script = """
+import jumok
+try:
+    jumok.figure(None, None, 0, 0)
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    expected = "figures need matplotlib, which is not installed: pip install 'jumok[view]'"
+    assert run(script, blocked=("matplotlib",)) == expected
+
+
 def test_a_broken_import_of_our_own_is_not_taken_for_a_missing_extra() -> None:
     script = """
 import jumok

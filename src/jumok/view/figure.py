@@ -93,7 +93,9 @@ def figure(
     Raises:
         ValueError: there is no such head, query or text.
         IndexError, KeyError: there is no such layer.
+        ModuleNotFoundError: matplotlib is not installed; the message names the extra.
     """
+    _need_matplotlib()
     attention = recording[layer]
     texts, heads, queries, keys = attention.shape
     for name, value, size in (("head", head, heads), ("text", batch, texts)):
@@ -136,6 +138,7 @@ def picture(data: Sources, against: Sources | None = None, *, width: float = 16.
         against: the same word in a second text, shown beside the first, with the difference.
         width: of the figure, in cm.
     """
+    _need_matplotlib()
     if against is None and len(data.queries) > MOST_PANELS:
         return _table(data, width)
     points = width * POINTS_PER_CM
@@ -164,6 +167,16 @@ def picture(data: Sources, against: Sources | None = None, *, width: float = 16.
     for line in meaning(data):
         top = page.paragraph(margin, top, line, 7, points - 2 * margin, _FAINT)
     return page.finish(top + margin)
+
+
+def _need_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "figures need matplotlib, which is not installed: pip install 'jumok[view]'",
+            name=error.name,
+        ) from error
 
 
 class _Page:
