@@ -60,6 +60,10 @@ PEERS: dict[str, tuple[str, dict[str, Any]]] = {
         _rope("yarn", factor=4.0, original_max_position_embeddings=16),
     ),
     "mistral": ("MistralForCausalLM", {**_GROUPED, "sliding_window": 5}),
+    "llama-wide": (
+        "LlamaForCausalLM",
+        {**_GROUPED, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1},
+    ),
     "mistral-open": ("MistralForCausalLM", {**_GROUPED, "sliding_window": None}),
     "qwen2": ("Qwen2ForCausalLM", {**_GROUPED, "tie_word_embeddings": True}),
     "qwen2-window": (
