@@ -131,7 +131,8 @@ class MultiHeadAttention(nn.Module):
             scale=self.scale,
             dropout=self.dropout if self.training else 0.0,
         )  # (B, H, Tq, D)
-        joined: Tensor = mixed.transpose(1, 2).reshape(*x.shape[:2], -1)  # (B, Tq, H·D)
+        width = self.n_heads * self.head_dim
+        joined: Tensor = mixed.transpose(1, 2).reshape(*x.shape[:2], width)  # (B, Tq, H·D)
         return self.output(joined)  # type: ignore[no-any-return]
 
     def _project(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -112,12 +112,13 @@ class Config:
 
     def __post_init__(self) -> None:
         def settle(name: str, value: object) -> None:
-            if getattr(self, name) in (None, ()):
+            if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
 
         settle("n_kv_heads", self.n_heads)
         settle("hidden_dim", 4 * self.emb_dim)
-        settle("windows", (None,) * self.n_layers)
+        if all(window is None for window in self.windows):
+            object.__setattr__(self, "windows", ())
         for name in ("vocab_size", "emb_dim", "n_layers", "n_heads", "context", "hidden_dim"):
             if getattr(self, name) < 1:
                 raise ValueError(f"Config({name}={getattr(self, name)}): at least 1")
@@ -127,7 +128,7 @@ class Config:
                 f"multiple of n_heads; change one of them or give head_dim"
             )
         settle("head_dim", self.emb_dim // self.n_heads)
-        if len(self.windows) != self.n_layers:
+        if len(self.windows) not in (0, self.n_layers):
             raise ValueError(
                 f"Config(windows={self.windows}): {len(self.windows)} windows for "
                 f"n_layers={self.n_layers}"
@@ -139,3 +140,8 @@ class Config:
         ):
             if value not in known:
                 raise ValueError(f"Config({name}={value!r}): one of {', '.join(known)}")
+
+    @property
+    def layer_windows(self) -> tuple[int | None, ...]:
+        """The window of each layer, `None` for all keys."""
+        return self.windows or (None,) * self.n_layers

@@ -87,7 +87,7 @@ class Decoder(nn.Module):
         layer_caches = [None] * len(self.layers) if cache is None else cache.layers
         masks: dict[tuple[int | None, int], Mask | None] = {}  # one object for all like layers
         for block, window, layer_cache in zip(
-            self.layers, self.config.windows, layer_caches, strict=True
+            self.layers, self.config.layer_windows, layer_caches, strict=True
         ):
             n_keys = new + (0 if layer_cache is None else layer_cache.n_keys)
             if (window, n_keys) not in masks:
@@ -102,7 +102,7 @@ class Decoder(nn.Module):
 
     def new_cache(self) -> KeyValueCache:
         """An empty cache of keys and values for this model."""
-        return KeyValueCache(self.config.windows)
+        return KeyValueCache(self.config.layer_windows)
 
 
 class Encoder(nn.Module):
@@ -119,6 +119,8 @@ class Encoder(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
+        if config.windows:
+            raise ValueError(f"windows={config.windows}: an Encoder sees all tokens in every layer")
         self.config = config
         self.embedding = _table(config.vocab_size, config.emb_dim)
         self.positions = _learned_positions(config)
@@ -165,9 +167,9 @@ class Encoder(nn.Module):
             x = x + self.positions(places, ids, mask)
         x = self.dropout(self.embedding_norm(x))
         turn = None if self._rotary is None or not new else self._rotary(places, x)
-        masks = {window: _rule(mask, window, new, None) for window in set(self.config.windows)}
-        for block, window in zip(self.layers, self.config.windows, strict=True):
-            x = block(x, masks[window], turn)  # (B, T, E)
+        rule = _rule(mask, None, new)
+        for block in self.layers:
+            x = block(x, rule, turn)  # (B, T, E)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def pooled(self, hidden: Tensor) -> Tensor:
@@ -326,15 +328,13 @@ def _initialise(model: nn.Module, config: Config) -> None:
             nn.init.zeros_(module.bias)
 
 
-def _rule(
-    visible: Tensor | None, window: int | None, n_keys: int, ahead: int | None = 0
-) -> Mask | None:
+def _rule(visible: Tensor | None, window: int | None, n_keys: int) -> Mask | None:
     """The rule for layers with this window; `None` where it would hide nothing."""
     rules: list[Mask] = []
     if visible is not None:
         rules.append(Padding(visible[:, visible.shape[1] - n_keys :]))
     if window is not None and n_keys > window:
-        rules.append(Window(window, ahead))
+        rules.append(Window(window))
     return join(*rules) if rules else None
 
 
