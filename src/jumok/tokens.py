@@ -476,16 +476,17 @@ def _group(text: str, spans: list[tuple[int, int, bool]], labels: Sequence[str])
     for start, end, special in spans:
         seen = (word_at[place] for place in range(start, end) if place in word_at)
         owner.append(None if special else next(seen, None))
-    owned = {number for number in owner if number is not None}
-    done: set[int] = set()
+    owned: dict[int, list[int]] = {}
+    for token, number in enumerate(owner):
+        if number is not None:
+            owned.setdefault(number, []).append(token)
     for token, (start, end, special) in enumerate(spans):
         number = owner[token]
         if number is None:
             shown = text[start:end] if end > start and not special else labels[token]
             yield Word(shown, start, end, (token,), special)
-        elif number not in done:
-            done.add(number)
-            tokens = tuple(place for place, other in enumerate(owner) if other == number)
+        elif token == owned[number][0]:
+            tokens = tuple(owned[number])
             first, last = pieces[number]
             reach = max(spans[place][1] for place in tokens)
             following = number + 1

@@ -213,7 +213,7 @@ def sources(
         lacking = next(m for (_, m), norm in zip(maps, norms, strict=True) if norm is None)
         norms, note = None, f"plain attention weights: {lacking.value_note}"
 
-    share, weight, by_head, heads = _measure(maps, norms, [q.tokens for q in chosen], shown, batch)
+    measured = _measure(maps, norms, [query.tokens for query in chosen], shown, batch)
     causal = all(attention.is_causal for _, attention in maps)
     queries = []
     for number, query in enumerate(chosen):
@@ -228,11 +228,11 @@ def sources(
                         word=source.text,
                         position=place,
                         tokens=source.tokens,
-                        share=float(share[number, place]),
-                        raw=float(weight[number, place]),
+                        share=float(measured.share[number, place]),
+                        raw=float(measured.raw[number, place]),
                         kind=_kind(source, place == itself),
-                        seen=bool(by_head[number, place].any()),
-                        heads=_top_heads(by_head[number, place], heads),
+                        seen=bool(measured.weights[number, place, 0] > 0),
+                        heads=measured.top_heads(number, place),
                     )
                     for place, source in enumerate(shown)
                 ),
@@ -401,14 +401,33 @@ def _maps(
     return [(layer, recording[layer]) for layer in wanted]
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """For Q queries and W words: shares and raw weights (Q, W), the best heads (Q, W, 3)."""
+
+    share: Floats
+    raw: Floats
+    weights: Floats
+    heads: np.ndarray[Any, np.dtype[np.int64]]
+    names: list[tuple[int, int]]
+
+    def top_heads(self, query: int, word: int) -> tuple[Head, ...]:
+        found = zip(self.heads[query, word], self.weights[query, word], strict=True)
+        return tuple(
+            Head(layer=self.names[head][0], head=self.names[head][1], weight=float(weight))
+            for head, weight in found
+            if weight > 0
+        )
+
+
 def _measure(
     maps: Sequence[tuple[int, "AttentionMap"]],
     norms: Sequence[Any] | None,
     queries: Sequence[tuple[int, ...]],
     shown: Sequence[Word],
     batch: int,
-) -> tuple[Floats, Floats, Floats, list[tuple[int, int]]]:
-    """Shares and raw weights (Q, W), weights by head (Q, W, N), and the N (layer, head) pairs."""
+) -> _Measured:
+    """One pass over the chosen rows of every layer."""
     order = np.array([token for word in shown for token in word.tokens])
     starts = np.cumsum([0, *(len(word.tokens) for word in shown[:-1])])
 
@@ -416,15 +435,17 @@ def _measure(
         summed: Floats = np.add.reduceat(tokens[..., order], starts, axis=-1)
         return summed
 
+    rows_needed = sorted({token for tokens in queries for token in tokens})
     share = np.zeros((len(queries), len(shown)))
-    weight = np.zeros_like(share)
-    by_head, heads = [], []
+    raw = np.zeros_like(share)
+    weights = np.zeros((*share.shape, TOP_HEADS))
+    best = np.zeros(weights.shape, np.int64)
+    names: list[tuple[int, int]] = []
     for number, (layer, attention) in enumerate(maps):
-        count = attention.shape[1]
-        heads += [(layer, head) for head in range(count)]
-        looks = np.zeros((len(queries), len(shown), count))
+        heads = attention.shape[1]
+        looks = np.zeros((*share.shape, heads))  # (Q, W, H)
         norm = None if norms is None else _numpy(norms[number][batch])[:, None, :]  # (H, 1, T)
-        for block in _blocks(sorted({token for tokens in queries for token in tokens})):
+        for block in _blocks(rows_needed):
             rows = _numpy(attention[batch, :, block.start : block.stop])  # (H, rows, T)
             words = by_word(rows)  # (H, rows, W)
             if norm is None:
@@ -435,12 +456,20 @@ def _measure(
                 shares = by_word(brought / np.where(total > 0, total, 1.0))
             for place, tokens in enumerate(queries):
                 inside = [token - block.start for token in tokens if token in block]
-                part = 1.0 / len(tokens)  # rows are averaged
-                share[place] += part * shares[inside].sum(0) / len(maps)
-                weight[place] += part * words[:, inside].sum(1).mean(0) / len(maps)
-                looks[place] += part * words[:, inside].sum(1).T
-        by_head.append(looks)
-    return share, weight, np.concatenate(by_head, axis=-1), heads
+                if inside:
+                    part = 1.0 / len(tokens)  # rows are averaged
+                    share[place] += part * shares[inside].sum(0) / len(maps)
+                    raw[place] += part * words[:, inside].sum(1).mean(0) / len(maps)
+                    looks[place] += part * words[:, inside].sum(1).T
+        # The best heads so far compete with this layer's.
+        numbers = np.arange(len(names), len(names) + heads)
+        names += [(layer, head) for head in range(heads)]
+        weights = np.concatenate([weights, looks], axis=-1)
+        best = np.concatenate([best, np.broadcast_to(numbers, looks.shape)], axis=-1)
+        first = np.argsort(-weights, axis=-1, kind="stable")[..., :TOP_HEADS]
+        weights = np.take_along_axis(weights, first, axis=-1)
+        best = np.take_along_axis(best, first, axis=-1)
+    return _Measured(share, raw, weights, best, names)
 
 
 def _blocks(rows: Sequence[int]) -> Iterator[range]:
@@ -457,15 +486,6 @@ def _numpy(array: Any) -> Floats:
     """Any array library's values in float64."""
     on_host = array.cpu() if hasattr(array, "cpu") else array
     return np.asarray(on_host).astype(np.float64)
-
-
-def _top_heads(looks: Floats, heads: Sequence[tuple[int, int]]) -> tuple[Head, ...]:
-    best = np.argsort(-looks, kind="stable")[:TOP_HEADS]
-    return tuple(
-        Head(layer=heads[place][0], head=heads[place][1], weight=float(looks[place]))
-        for place in best
-        if looks[place] > 0
-    )
 
 
 def _kind(word: Word, itself: bool) -> Kind:
