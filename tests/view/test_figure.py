@@ -12,11 +12,10 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("tokenizers")
 
-from tests.lens.test_sources import Map, Recorded, softmax_rows, tokenizer
-from tests.view.examples import GPT, KOREAN, ORANGE, PHONE, every_word, made
-
 from jumok.view import figure as module
 from jumok.view.figure import figure, font_family, picture
+from known_maps import Map, Recorded, softmax_rows, tokenizer
+from known_sources import GPT, KOREAN, ORANGE, PHONE, every_word, made
 
 
 class NamedMap(Map):

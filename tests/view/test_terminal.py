@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
-from tests.view.examples import GPT, KOREAN, ORANGE, PHONE, every_word, made
 
 from jumok.lens.sources import Sources
 from jumok.view.terminal import (
@@ -20,6 +19,7 @@ from jumok.view.terminal import (
     shown_differences,
     source_names,
 )
+from known_sources import GPT, KOREAN, ORANGE, PHONE, every_word, made
 
 
 def printed(renderable: RenderableType, width: int = 80, color: str | None = None) -> list[str]:
