@@ -75,7 +75,9 @@ class Sampler:
             if not allowed:
                 raise ValueError(f"{name}={getattr(self, name)}: {meaning}")
 
-    def __call__(self, logits: Tensor, seen: Tensor, generator: torch.Generator | None) -> Tensor:
+    def __call__(
+        self, logits: Tensor, seen: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
         """The next token of each text.
 
         Args:
@@ -86,14 +88,13 @@ class Sampler:
         Returns:
             (B,) token ids.
         """
-        if self.repetition_penalty != 1.0:
-            found = logits.gather(1, seen)
-            penalty = self.repetition_penalty
-            found = torch.where(found > 0, found / penalty, found * penalty)
-            logits = logits.scatter(1, seen, found)
         if self.temperature == 0:
-            return logits.argmax(dim=-1)
-        logits = logits.float() / self.temperature
+            return self._penalised(logits, seen).argmax(dim=-1)
+        return torch.multinomial(self.shares(logits, seen), 1, generator=generator)[:, 0]
+
+    def shares(self, logits: Tensor, seen: Tensor) -> Tensor:
+        """The probabilities (B, V) to draw from, up to a factor; arguments as in a call."""
+        logits = self._penalised(logits, seen).float() / self.temperature
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             lowest = logits.topk(self.top_k, dim=-1).values[:, -1:]
             logits = logits.masked_fill(logits < lowest, -torch.inf)
@@ -107,7 +108,14 @@ class Sampler:
         if self.min_p:
             lowest = self.min_p * shares.amax(dim=-1, keepdim=True)
             shares = shares.masked_fill(shares < lowest, 0.0)
-        return torch.multinomial(shares, 1, generator=generator)[:, 0]
+        return shares
+
+    def _penalised(self, logits: Tensor, seen: Tensor) -> Tensor:
+        if self.repetition_penalty == 1.0:
+            return logits
+        found = logits.gather(1, seen)
+        penalty = self.repetition_penalty
+        return logits.scatter(1, seen, torch.where(found > 0, found / penalty, found * penalty))
 
 
 def generate(
