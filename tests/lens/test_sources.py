@@ -347,6 +347,8 @@ def test_hangul_comes_out_as_the_words_of_the_text(minilm: Any) -> None:
     assert [word.text for word in data.words[1:-1]] == ["나는", "사과와", "오렌지를", "먹었다", "."]
     assert len(data.queries[0].tokens) == 6  # ㅅㅏ ㄱㅘ ㅇㅘ
     assert data.queries[0].ranked()[0].word == "오렌지를"
+    stem = sources(recording, tokens, "사과", text=text)  # found with its particle
+    assert stem.queries == data.queries
     rebuilt = sources(recording, tokens, "사과와")
     assert [source.share for source in rebuilt.queries[0].sources] == pytest.approx(
         [source.share for source in data.queries[0].sources]

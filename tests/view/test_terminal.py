@@ -150,6 +150,12 @@ def test_the_numbers_are_explained_in_a_line() -> None:
     assert "a gate stands between" in text
 
 
+def test_unknown_words_are_named() -> None:
+    data = replace(PHONE, tokens=("[CLS]", "apple", "[UNK]", "[SEP]"))
+    assert "Not in this model's vocabulary, so it read a blank: “phone”." in printed(look(data))
+    assert not any("vocabulary" in line for line in printed(look(PHONE)))
+
+
 @pytest.mark.parametrize(
     ("layers", "said"), [((3,), "layer 3"), ((1, 2, 3), "layers 1–3"), ((0, 2), "layers 0, 2")]
 )
@@ -205,6 +211,7 @@ def test_occurrences_are_paired() -> None:
 
     assert positions(with_queries("bank", "bank"), with_queries("bank", "bank")) == [(0, 0), (1, 1)]
     assert positions(with_queries("bank"), with_queries("bank", "bank")) == [(0, 1)]
+    assert positions(with_queries("사과와"), with_queries("사과")) == [(0, 0)]
     assert positions(with_queries("Tom", "dog"), with_queries("dog", "tom")) == [(0, 1), (1, 0)]
 
 

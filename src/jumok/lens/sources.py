@@ -319,12 +319,17 @@ def _choose(
 
 
 def _matching(words: Sequence[Word], word: str) -> list[Word]:
-    """Words that equal ``word``; else without regard to case; else by their letters alone."""
+    """Words that equal ``word``; else without regard to case; else by their letters alone.
+
+    A Korean word may also be followed by its particle: 사과 finds 사과와.
+    """
     wanted = word.strip()
     for same in (_exact, _folded, _letters):
         found = [other for other in words if same(other.text) == same(wanted) != ""]
         if found:
             return found
+    if any("가" <= sign <= "힣" for sign in wanted):
+        return [other for other in words if _exact(other.text).startswith(_exact(wanted))]
     return []
 
 

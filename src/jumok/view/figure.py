@@ -24,6 +24,7 @@ from jumok.view.terminal import (
     meaning,
     paired,
     percent,
+    points,
     query_title,
     read_by,
     remarks,
@@ -141,31 +142,31 @@ def picture(data: Sources, against: Sources | None = None, *, width: float = 16.
     _need_matplotlib()
     if against is None and len(data.queries) > MOST_PANELS:
         return _table(data, width)
-    points = width * POINTS_PER_CM
+    page_width = width * POINTS_PER_CM
     margin, gap = 10.0, 18.0
     texts = [data.text, *([against.text] if against is not None else [])]
-    page = _Page(points, texts)
+    page = _Page(page_width, texts)
     top = margin + 4
     if against is None:
         for query in data.queries:
             page.write(margin, top, query_title(query), 11, weight="bold")
-            page.write(points - margin, top, read_by(data), 7.5, _FAINT, align="right")
+            page.write(page_width - margin, top, read_by(data), 7.5, _FAINT, align="right")
             scale = largest_share(query)
-            top = _panel(page, data, query, margin, top + 22, points - 2 * margin, scale) + gap
+            top = _panel(page, data, query, margin, top + 22, page_width - 2 * margin, scale) + gap
     else:
-        column = (points - 2 * margin - gap) / 2
+        column = (page_width - 2 * margin - gap) / 2
         for first, second in paired(data, against):
             page.write(margin, top, f"Where {first.word} takes its meaning from", 11, weight="bold")
-            page.write(points - margin, top, read_by(data), 7.5, _FAINT, align="right")
+            page.write(page_width - margin, top, read_by(data), 7.5, _FAINT, align="right")
             scale = max(largest_share(first), largest_share(second))  # one scale for both
             bottoms = [
                 _panel(page, data, first, margin, top + 22, column, scale),
                 _panel(page, against, second, margin + column + gap, top + 22, column, scale),
             ]
-            top = _changes(page, first, second, margin, max(bottoms) + gap, points - 2 * margin)
+            top = _changes(page, first, second, margin, max(bottoms) + gap, page_width - 2 * margin)
             top += gap
-    for line in meaning(data):
-        top = page.paragraph(margin, top, line, 7, points - 2 * margin, _FAINT)
+    for line in meaning(data, against):
+        top = page.paragraph(margin, top, line, 7, page_width - 2 * margin, _FAINT)
     return page.finish(top + margin)
 
 
@@ -357,16 +358,15 @@ def _changes(
 ) -> float:
     """The table of both shares and their difference; where it ends."""
     columns = [left, left + width * 0.45, left + width * 0.65, left + width * 0.85]
-    for place, name in zip(columns[1:], ("first text", "second text", "difference"), strict=True):
+    for place, name in zip(columns[1:], ("first text", "second text", "points"), strict=True):
         page.write(place, top, name, 7.5, _FAINT, align="right")
     top += 14
     for row in shown_differences(difference(first, second)):
         color = _INK if row.kind == "word" else _FAINT
         name = "itself" if row.kind == "itself" else visible(row.word)
-        change = "" if row.change is None else f"{100 * row.change:+.1f}".replace("-", "−")
         cells = ["–" if share is None else percent(share) for share in (row.share, row.against)]
         page.write(left, top, _cut(page, name, 8, width * 0.35), 8, color)
-        for place, cell in zip(columns[1:], [*cells, change], strict=True):
+        for place, cell in zip(columns[1:], [*cells, points(row.change)], strict=True):
             page.write(place, top, cell, 8, color, align="right")
         top += 12
     return top

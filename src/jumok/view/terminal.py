@@ -23,6 +23,7 @@ __all__ = ["Bars", "Sentence", "compare", "look", "meaning", "overview", "source
 MOST_BARS = 10
 MOST_SHADED_WORDS = 70
 SMALL_LEAD = 0.01  # one percentage point
+UNKNOWN = ("[UNK]", "<unk>")
 
 # Amber, light to deep, and the blue of the query word; on the text's own background below them.
 SHADES = ("#fff3d6", "#ffe0a3", "#ffc766", "#ffa726", "#f57c00")
@@ -39,6 +40,11 @@ def shade(part: float) -> int | None:
 def percent(share: float) -> str:
     """A fraction as a percentage with one digit: ``"39.6 %"``."""
     return f"{100 * share:.1f} %"
+
+
+def points(change: float | None) -> str:
+    """A difference of two fractions in percentage points: ``"+2.1"``."""
+    return "" if change is None else f"{100 * change:+.1f}".replace("-", "−")
 
 
 def source_names(query: Query) -> dict[int, str]:
@@ -145,7 +151,7 @@ def compare(left: Sources, right: Sources, most: int = MOST_BARS) -> RenderableT
             _differences(first, second),
             "",
         ]
-    return Group(*parts, *(Text(line, style="dim") for line in meaning(left)))
+    return Group(*parts, *(Text(line, style="dim") for line in meaning(left, right)))
 
 
 def paired(left: Sources, right: Sources) -> list[tuple[Query, Query]]:
@@ -164,7 +170,7 @@ def paired(left: Sources, right: Sources) -> list[tuple[Query, Query]]:
         if len(queries) != len(like):
             queries, like = queries[-1:], like[-1:]
         pairs += list(zip(queries, like, strict=False))
-    return pairs
+    return pairs or [(left.queries[-1], right.queries[-1])]  # 사과와 and 사과
 
 
 def largest_share(query: Query) -> float:
@@ -194,8 +200,8 @@ def remarks(data: Sources, query: Query) -> list[str]:
     return lines
 
 
-def meaning(data: Sources) -> list[str]:
-    """One line on what the number is, one on what it is not, one on a GPT's first token."""
+def meaning(data: Sources, other: Sources | None = None) -> list[str]:
+    """One line on what the number is, one on what it is not, and what else to know."""
     layers = _layers(data.layers)
     if data.measure == "share":
         number = (
@@ -213,6 +219,16 @@ def meaning(data: Sources) -> list[str]:
         lines.append(
             "In a GPT the first token is a sink: heads with nothing to look for look there."
         )
+    unknown = [
+        word.text
+        for text in (data, other)
+        if text is not None
+        for word in text.words
+        if any(text.tokens[token] in UNKNOWN for token in word.tokens) and word.text not in UNKNOWN
+    ]
+    if unknown:
+        some = _listed(list(dict.fromkeys(unknown))[:5]) + (", …" if len(unknown) > 5 else "")
+        lines.append(f"Not in this model's vocabulary, so it read a blank: {some}.")
     return lines
 
 
@@ -334,17 +350,16 @@ def _head(head: Head) -> str:
 def _differences(first: Query, second: Query) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
     table.add_column("word", overflow="fold")
-    for title in ("first text", "second text", "difference"):
+    for title in ("first text", "second text", "points"):
         table.add_column(title, justify="right", no_wrap=True)
     for row in shown_differences(difference(first, second)):
-        change = "" if row.change is None else f"{100 * row.change:+.1f}".replace("-", "−")
         style = "dim" if row.kind != "word" else ""
         name = "itself" if row.kind == "itself" else visible(row.word)
         table.add_row(
             Text(name, style),
             Text("–" if row.share is None else percent(row.share), style),
             Text("–" if row.against is None else percent(row.against), style),
-            Text(change, style),
+            Text(points(row.change), style),
         )
     return Padding(table, (0, 0, 0, 2))
 
