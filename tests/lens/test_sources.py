@@ -191,6 +191,17 @@ def test_first_token_special_tokens_and_the_word_itself_are_apart() -> None:
     assert sum(s.share for s in [*query.ranked(), *query.apart()]) == pytest.approx(1)
 
 
+def test_the_first_token_comes_after_the_padding() -> None:
+    tokens = tokenizer(special=False)
+    ids = [0, 0, *tokens.encode("an apple and")]  # [CLS] serves as padding here
+    weights = softmax_rows(2, 5, 5, causal=True)
+    weights[:, :, :2] = 0
+    recording = Recorded([Map(weights, np.ones((2, 5)))], ids)
+    (query,) = sources(recording, tokens, "and").queries
+    assert [s.kind for s in query.sources] == ["special", "special", "first", "word", "itself"]
+    assert [s.seen for s in query.sources] == [False, False, True, True, True]
+
+
 def test_what_a_gpt_cannot_see() -> None:
     tokens = tokenizer(special=False)
     data = sources(recorded("an apple and orange", tokens, causal=True), tokens, "apple")

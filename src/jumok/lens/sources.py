@@ -218,6 +218,9 @@ def sources(
     queries = []
     for number, query in enumerate(chosen):
         itself = query.position
+        seen = measured.weights[number, :, 0] > 0
+        real = (place for place, word in enumerate(shown) if not word.special or seen[place])
+        first = next(real, 0)  # after padding on the left
         queries.append(
             Query(
                 query.text,
@@ -230,8 +233,8 @@ def sources(
                         tokens=source.tokens,
                         share=float(measured.share[number, place]),
                         raw=float(measured.raw[number, place]),
-                        kind=_kind(source, place == itself),
-                        seen=bool(measured.weights[number, place, 0] > 0),
+                        kind="itself" if place == itself else _kind(source, place == first),
+                        seen=bool(seen[place]),
                         heads=measured.top_heads(number, place),
                     )
                     for place, source in enumerate(shown)
@@ -493,12 +496,10 @@ def _numpy(array: Any) -> Floats:
     return np.asarray(on_host).astype(np.float64)
 
 
-def _kind(word: Word, itself: bool) -> Kind:
-    if itself:
-        return "itself"
+def _kind(word: Word, first: bool) -> Kind:
     if word.special:
         return "special"
-    return "first" if 0 in word.tokens else "word"
+    return "first" if first else "word"
 
 
 def _plain(value: Any) -> Any:

@@ -192,7 +192,7 @@ def remarks(data: Sources, query: Query) -> list[str]:
             "read them as equal."
         )
     if data.causal:
-        later = [source for source in query.unseen() if _is_word(source.word)]
+        later = [s for s in query.unseen() if s.kind == "word" and _is_word(s.word)]
         if later:
             some = _listed([names[source.position] for source in later[:3]])
             more = ", …" if len(later) > 3 else ""
