@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -426,9 +425,3 @@ def as_tile(tile: bool | Array, like: Array) -> Array:
         xp = array_namespace(like)
         return xp.asarray(tile, dtype=xp.bool, device=device(like))
     return tile
-
-
-def joined_bias(*biases: Array | None) -> Array | None:
-    """The sum of those that are there, or `None`."""
-    present = [bias for bias in biases if bias is not None]
-    return reduce(lambda left, right: left + right, present) if present else None
