@@ -13,6 +13,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
 from tests.model.peers import answer, peer, random_ids
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from jumok.model.gguf_files import open_gguf, read_gguf, unpermuted
 from jumok.positions import Llama3Scaling, rotary_frequencies
@@ -107,6 +108,15 @@ def test_matches_transformers(name: str, tmp_path: Path) -> None:
     assert model.config.norm_eps == 1e-6
     assert model.config.eos_ids == (2,)
     assert not model.config.tied_head
+
+
+def test_weights_are_those_that_transformers_reads(tmp_path: Path) -> None:
+    path = write(tmp_path / "tiny.gguf", peer("llama-wide"), Kind.Q8_0)
+    empty = copy.deepcopy(peer("llama-wide"))
+    read = load_gguf_checkpoint(str(path), return_tensors=True, model_to_load=empty)
+    empty.load_state_dict(read["tensors"])
+    ids = random_ids(1, 20)
+    torch.testing.assert_close(read_gguf(path)(ids), answer(empty, ids), **TOLERANCE)
 
 
 @pytest.mark.parametrize("kind", [Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0])

@@ -67,7 +67,7 @@ def load(
         reader = open_gguf(path)
         return read_gguf(path, dtype, device, reader), Tokenizer.from_gguf(reader)
     elif not path.is_dir():
-        if path.suffix == ".gguf" or not re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+        if path.suffix == ".gguf" or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", text):
             raise ValueError(
                 f"there is no model {text!r}. It can be {', '.join(ZOO)}, a folder, a .gguf file, "
                 f"or a hub id (owner/name)"

@@ -1,0 +1,114 @@
+"""`load` and `save`: names, folders, files, and what is none of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.model.peers import peer, random_ids
+from tests.model.test_generate import byte_tokenizer
+from tests.model.test_gguf_files import write
+
+import jumok
+from jumok.model.transformer import Config, Decoder
+from jumok.model.zoo import FetchError
+
+
+def tiny() -> Decoder:
+    torch.manual_seed(0)
+    return Decoder(Config(vocab_size=257, emb_dim=16, n_layers=2, n_heads=2, eos_ids=(256,))).eval()
+
+
+def test_a_folder_and_back(tmp_path: Path) -> None:
+    model = tiny()
+    jumok.save(model, tmp_path / "new" / "folder", byte_tokenizer())
+    again, tokenizer = jumok.load(tmp_path / "new" / "folder")
+    ids = torch.tensor([byte_tokenizer().encode("text")])
+    assert torch.equal(again(ids), model(ids))
+    assert tokenizer is not None
+    assert tokenizer.encode("text") == ids[0].tolist()
+    assert not again.training
+    rough, _ = jumok.load(str(tmp_path / "new" / "folder"), dtype="bfloat16", device="cpu")
+    assert {p.dtype for p in rough.parameters()} == {torch.bfloat16}
+
+
+def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
+    jumok.save(tiny(), tmp_path)
+    assert jumok.load(tmp_path)[1] is None
+    (tmp_path / "vocab.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
+        jumok.load(tmp_path)
+
+
+def test_a_tokenizer_of_transformers_is_saved_too(tmp_path: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    theirs = PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer().backend, eos_token="<eos>")
+    jumok.save(tiny(), tmp_path, theirs)
+    _, tokenizer = jumok.load(tmp_path)
+    assert tokenizer is not None
+    assert (tokenizer.encode("한 a"), tokenizer.eos_id) == (byte_tokenizer().encode("한 a"), 256)
+
+
+def test_a_trained_model_is_loaded_as_trained(tmp_path: Path) -> None:
+    model = tiny().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    ids = random_ids(1, 9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(ids).logsumexp(-1).sum().backward()
+        optimizer.step()
+    jumok.save(model, tmp_path)
+    again, _ = jumok.load(tmp_path)
+    assert torch.equal(again(ids), model.eval()(ids))
+    again.train()
+    again(ids).sum().backward()  # weights from a file can be trained
+    assert all(p.requires_grad and p.grad is not None for p in again.parameters())
+
+
+def test_a_gguf_file_with_its_tokenizer(tmp_path: Path) -> None:
+    def vocabulary(writer: object) -> None:
+        writer.add_tokenizer_model("gpt2")  # type: ignore[attr-defined]
+        writer.add_tokenizer_pre("gpt-2")  # type: ignore[attr-defined]
+        signs = sorted(
+            byte_tokenizer().backend.get_vocab(), key=byte_tokenizer().backend.token_to_id
+        )
+        writer.add_token_list(signs[:67])  # type: ignore[attr-defined]
+        writer.add_token_types([1] * 67)  # type: ignore[attr-defined]
+        writer.add_token_merges([])  # type: ignore[attr-defined]
+
+    path = write(tmp_path / "tiny.gguf", peer("llama"), more=vocabulary)
+    model, tokenizer = jumok.load(path)
+    assert tokenizer is not None
+    assert tokenizer.decode(tokenizer.encode("0123")) == "0123"
+    jumok.save(model, tmp_path / "folder", tokenizer)
+    again, same = jumok.load(tmp_path / "folder")
+    ids = random_ids(1, 9)
+    assert torch.equal(again(ids), model(ids))
+    assert same is not None
+    assert same.encode("0123") == tokenizer.encode("0123")
+
+
+@pytest.mark.parametrize("name", ["no-such-model", "no/such/folder", "./nowhere", "lost.gguf"])
+def test_unknown_names_list_what_there_is(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}.*minilm, smollm2.*folder.*gguf.*hub"):
+        jumok.load(name)
+
+
+def test_other_files_are_no_models(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"model\.safetensors is no model.*folder"):
+        jumok.load(path)
+
+
+def test_the_hub_without_network() -> None:
+    # tests/conftest.py keeps hub libraries offline.
+    with pytest.raises(FetchError, match=r"'owner/name'.*minilm, smollm2"):
+        jumok.load("owner/name")
+
+
+def test_unknown_dtype(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"dtype='int8'.*bfloat16"):
+        jumok.load(tmp_path, dtype="int8")
