@@ -28,14 +28,25 @@ def test_every_page_is_in_the_navigation_and_there() -> None:
     assert listed == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
 
 
-@pytest.mark.parametrize("page", ["index.md", "quick-start.md"])
+@pytest.mark.parametrize("page", ["README.md", "README.ko.md", "CONTRIBUTING.md"])
+def test_links_between_files_lead_somewhere(page: str) -> None:
+    """Links inside docs/ are checked by its build."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#\s]+)", text)
+    missing = [link for link in links if "://" not in link and not (ROOT / link).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "README.ko.md", "docs/index.md", "docs/quick-start.md"]
+)
 def test_the_programs_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    text = (DOCS / page).read_text(encoding="utf-8")
+    text = (ROOT / page).read_text(encoding="utf-8")
     programs = re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    assert programs
     names: dict[str, Any] = {}
     for program in programs:  # one page is one session
         exec(compile(program, page, "exec"), names)
-    assert programs
