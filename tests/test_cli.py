@@ -348,6 +348,19 @@ def test_not_enough_memory(
     assert "not enough memory" in refused("look", "a", "-m", folders["encoder"])
 
 
+def test_a_text_that_cannot_fit_is_refused_before_it_is_read(
+    refused: Any, folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jumok.cli._free_memory", lambda: 4000)
+    said = refused("look", "aaaaaaaa", "-m", folders["encoder"])
+    # 10 tokens × 3 layers × (2 + 2 + 2 heads) × width 8 × 4 bytes = 5,760 bytes
+    assert "reading 10 tokens with" in said
+    monkeypatch.setattr("jumok.cli._free_memory", lambda: 5760)
+    with pytest.raises(SystemExit) as ended:
+        main(["look", "aaaaaaaa", "-m", folders["encoder"]])
+    assert ended.value.code == 0
+
+
 @pytest.mark.parametrize(
     ("package", "extra"), [("torch", "torch"), ("tokenizers", "torch"), ("matplotlib", "view")]
 )

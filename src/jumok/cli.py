@@ -259,10 +259,25 @@ class _Reader:
         from jumok.model.transformer import Decoder
 
         ids = torch.tensor([self.ids(text)])
+        self._check_memory(ids.shape[1])
         keywords = {"last": 1} if isinstance(self.model, Decoder) else {}  # logits aren't needed
         with torch.inference_mode(), watch(self.model) as recording:
             self.model(ids, **keywords)
         return recording
+
+    def _check_memory(self, tokens: int) -> None:
+        """Refuse what can't fit, before the system ends the process without a word."""
+        config = self.model.config
+        size = next(self.model.parameters()).element_size()
+        heads = config.n_heads + 2 * (config.n_kv_heads or config.n_heads)
+        width = config.head_dim or config.emb_dim // config.n_heads
+        needed = size * tokens * config.n_layers * heads * width  # queries, keys and values
+        free = _free_memory()
+        if free is not None and needed > free:
+            raise Refusal(
+                f"not enough memory: reading {tokens:,} tokens with {self.name} takes at least "
+                f"{needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; shorten the text"
+            )
 
     def generate(self, prompt: str, tokens: int, **sampling: Any) -> None:
         from jumok.model.generate import stream_text
@@ -398,6 +413,27 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def _free_memory() -> int | None:
+    """Bytes that may still be used, where the system says so (Linux, its containers too)."""
+
+    def table(path: str) -> dict[str, int]:
+        lines = (line.split() for line in Path(path).read_text().splitlines())
+        return {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
+
+    try:
+        free = table("/proc/meminfo")["MemAvailable"] * 1024
+    except (OSError, KeyError, ValueError):
+        return None
+    group = Path("/sys/fs/cgroup")
+    try:
+        used = int((group / "memory.current").read_text())
+        cached = table(str(group / "memory.stat"))["inactive_file"]
+        free = min(free, int((group / "memory.max").read_text()) - used + cached)
+    except (OSError, KeyError, ValueError):  # no such group, or one without a limit
+        pass
+    return free
 
 
 def _is_file(text: str) -> bool:

@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["Reading", "StreamDecoder", "Tokenizer", "Word", "as_tokenizer", "read", "words"]
+__all__ = [
+    "Reading",
+    "StreamDecoder",
+    "Tokenizer",
+    "Word",
+    "as_tokenizer",
+    "read",
+    "visible",
+    "words",
+]
 
 _SPECIAL_NAMES = (
     "bos_token",
