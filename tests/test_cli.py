@@ -376,6 +376,18 @@ def test_a_missing_extra_says_what_to_install(package: str, extra: str, tmp_path
     assert done.stderr == f"jumok: this needs {package}: pip install 'jumok[{extra}]'\n"
 
 
+def test_a_fault_of_ours_is_called_one(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty(*_: Any) -> None:
+        raise AttributeError("no such thing")
+
+    monkeypatch.setattr("jumok.model.loading.load", faulty)
+    said = refused("look", "an apple")
+    assert "a fault in jumok (AttributeError: no such thing)" in said
+    monkeypatch.setenv("JUMOK_DEBUG", "1")
+    with pytest.raises(AttributeError):
+        main(["look", "an apple"])
+
+
 def test_ctrl_c_ends_quietly(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -13,7 +13,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -234,7 +234,8 @@ class _Reader:
     def __init__(self, name: str) -> None:
         from jumok.model.loading import load
 
-        self.name = Path(name).stem if Path(name).suffix == ".gguf" else name.rstrip("/")
+        path = Path(name)
+        self.name = path.stem if path.suffix == ".gguf" else path.name if path.is_dir() else name
         self.model, tokenizer = load(name)
         if tokenizer is None:
             raise Refusal(f"{name} has no tokenizer; put its tokenizer.json beside the weights")
@@ -483,16 +484,14 @@ def _complaint(error: Exception) -> str:
         package = (error.name or "").split(".")[0]
         if package in _EXTRA_OF:
             return f"this needs {package}: pip install 'jumok[{_EXTRA_OF[package]}]'"
-    return _reason(error)
+    if isinstance(error, (Refusal, ValueError, LookupError, OSError)):
+        return _reason(error)
+    kind = type(error).__name__
+    return f"this is a fault in jumok ({kind}: {_reason(error)}); JUMOK_DEBUG=1 shows where"
 
 
 def _short_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     _say(f"jumok: note: {_reason(message) if isinstance(message, Warning) else message}")
-
-
-def _fail(message: str, code: int = 2) -> NoReturn:
-    _say(f"jumok: {message}")
-    sys.exit(code)
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
@@ -500,23 +499,28 @@ def main(arguments: Iterable[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal without Korean shows ?
-    warnings.showwarning = _short_warning
+    with warnings.catch_warnings():
+        warnings.showwarning = _short_warning
+        sys.exit(_run(None if arguments is None else list(arguments)))
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
-        code = app(
-            None if arguments is None else list(arguments),
-            prog_name="jumok",
-            standalone_mode=False,
-        )
+        code = app(arguments, prog_name="jumok", standalone_mode=False)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
     except BrokenPipeError:  # the reader of a pipe has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+        return 141
     except Exception as error:
         if type(error).__name__ == "Abort":  # how the parser reports Ctrl-C
-            sys.exit(130)
+            return 130
+        if os.environ.get("JUMOK_DEBUG"):
+            raise
         if hasattr(error, "format_message"):  # the parser's: an unknown option and the like
-            _fail(f"{error.format_message().rstrip('.')}; see jumok --help")
-        _fail(_complaint(error))
-    sys.exit(code if isinstance(code, int) else 0)
+            _say(f"jumok: {error.format_message().rstrip('.')}; see jumok --help")
+        else:
+            _say(f"jumok: {_complaint(error)}")
+        return 2
+    return code if isinstance(code, int) else 0
