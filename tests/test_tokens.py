@@ -325,6 +325,14 @@ def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
         Tokenizer.from_folder(tmp_path)
 
 
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    Tokenizer(byte_level()).save(tmp_path)
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        (tmp_path / name).write_text("{")
+        with pytest.raises(ValueError, match=name):
+            Tokenizer.from_folder(tmp_path)
+
+
 def gpt2_file(path: Path, **fields: Any) -> Path:
     tokens = ["<s>", "</s>", "<pad>", *_BYTE_OF_SIGN, "Ġa", "12"]
     kinds = [3, 3, 4, *[1] * (len(tokens) - 3)]

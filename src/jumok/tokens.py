@@ -148,6 +148,7 @@ class Tokenizer:
 
         Raises:
             FileNotFoundError: there is no ``tokenizer.json``.
+            ValueError: a file is damaged.
         """
         from tokenizers import Tokenizer as Backend
 
@@ -161,10 +162,14 @@ class Tokenizer:
         config: dict[str, Any] = {}
         for name in ("special_tokens_map.json", "tokenizer_config.json"):
             if (folder / name).is_file():
-                config.update(json.loads((folder / name).read_text("utf-8")))
+                config.update(_read_json(folder / name))
         if (folder / "chat_template.jinja").is_file():
             config["chat_template"] = (folder / "chat_template.jinja").read_text("utf-8")
-        return cls(Backend.from_file(str(path)), config)
+        try:
+            backend = Backend.from_file(str(path))
+        except Exception as error:  # the only kind that tokenizers raises
+            raise ValueError(f"{path} is damaged or no tokenizer: {error}") from error
+        return cls(backend, config)
 
     @classmethod
     def from_gguf(cls, source: Any) -> "Tokenizer":
@@ -549,6 +554,16 @@ def _extends(sign: str) -> bool:
     """Marks, joiners, variation selectors and skin tones belong to the sign before them."""
     skin = "\U0001f3fb" <= sign <= "\U0001f3ff"
     return skin or sign == "\u200d" or unicodedata.category(sign)[0] == "M"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return found
 
 
 def _plain_token(name: str, value: Any) -> Any:
