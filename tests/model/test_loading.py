@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from tests.model.peers import peer, random_ids
 from tests.model.test_generate import byte_tokenizer
 from tests.model.test_gguf_files import write
@@ -107,6 +109,31 @@ def test_the_hub_without_network() -> None:
     # tests/conftest.py keeps hub libraries offline.
     with pytest.raises(FetchError, match=r"'owner/name'.*minilm, smollm2"):
         jumok.load("owner/name")
+
+
+def test_the_hub_is_asked_for_plain_weights_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def snapshot(name: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+        assert name == "owner/tiny"
+        files = {
+            "config.json": True,
+            "model-00001-of-00002.safetensors": True,
+            "tokenizer.json": True,
+            "pytorch_model.bin": False,
+            "onnx/model.safetensors": False,
+            "consolidated.safetensors": False,
+        }
+        wanted = filter_repo_objects(
+            files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns
+        )
+        assert set(wanted) == {name for name, kept in files.items() if kept}
+        return str(tmp_path)
+
+    jumok.save(tiny(), tmp_path)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    ids = torch.tensor([[1, 2, 3]])
+    assert torch.equal(jumok.load("owner/tiny")[0](ids), tiny()(ids))
 
 
 def test_unknown_dtype(tmp_path: Path) -> None:

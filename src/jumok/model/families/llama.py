@@ -89,6 +89,7 @@ def _read_rotary(settings: Settings) -> Rotary:
     theta = settings.take("rope_theta", None)
     settings.expect("partial_rotary_factor", None, 1.0)
     settings.expect("rope_interleaved", None, False)
+    settings.expect("use_mrope", None, False)
     try:
         scaling = _read_scaling(settings, rope, context)
     except KeyError as missing:
