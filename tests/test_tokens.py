@@ -301,6 +301,9 @@ def test_a_saved_folder_opens_here_and_in_transformers(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     config = {"eos_token": {"content": "<end>"}, "chat_template": "{{ messages }}"}
     Tokenizer(byte_level([("Ġ", "a")]), config).save(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "tokenizer.json", "tokenizer_config.json",
+    ]  # fmt: skip
     again = Tokenizer.from_folder(tmp_path)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     text = "한 a\n x<end>"
@@ -326,8 +329,8 @@ def test_a_folder_without_a_tokenizer_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    Tokenizer(byte_level()).save(tmp_path)
     for name in ("tokenizer_config.json", "tokenizer.json"):
+        Tokenizer(byte_level()).save(tmp_path)
         (tmp_path / name).write_text("{")
         with pytest.raises(ValueError, match=name):
             Tokenizer.from_folder(tmp_path)

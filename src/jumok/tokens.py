@@ -7,6 +7,7 @@ character are shown as that character with a small number (한₁ 한₂ 한₃)
 """
 
 import json
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -275,14 +276,24 @@ class Tokenizer:
         return StreamDecoder(self, before)
 
     def save(self, folder: str | Path) -> None:
-        """Write ``tokenizer.json`` and ``tokenizer_config.json``, as transformers reads them."""
+        """Write ``tokenizer.json`` and ``tokenizer_config.json``, as transformers reads them.
+
+        Each file is replaced whole.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self.backend.save(str(folder / "tokenizer.json"))
         config = {"tokenizer_class": "PreTrainedTokenizerFast", **self.config}
-        (folder / "tokenizer_config.json").write_text(
-            json.dumps(config, ensure_ascii=False, indent=2) + "\n", "utf-8"
-        )
+        files = {
+            "tokenizer.json": self.backend.to_str(pretty=True),
+            "tokenizer_config.json": json.dumps(config, ensure_ascii=False, indent=2) + "\n",
+        }
+        for name, text in files.items():
+            part = folder / f".{name}.{os.getpid()}"
+            try:
+                part.write_text(text, "utf-8")
+                part.replace(folder / name)
+            finally:
+                part.unlink(missing_ok=True)
 
     def __repr__(self) -> str:
         return f"Tokenizer({type(self.backend.model).__name__}, {self.vocab_size:,} tokens)"
