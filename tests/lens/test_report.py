@@ -1,0 +1,111 @@
+"""`report`: every column against the same statistic of the dense weights."""
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from torch import nn
+
+import jumok
+from jumok import fused
+from jumok.masks import Causal, Padding
+
+
+class Heads(nn.Module):
+    def __init__(self, *masks):
+        super().__init__()
+        self.masks = masks
+        self.parts = nn.ModuleList(nn.Identity() for _ in masks)
+
+    def forward(self, ids, q, k, v):
+        for mask in self.masks:
+            fused.attention(q, k, v, mask)
+        return ids
+
+
+LEFT = torch.tensor([[1] * 9, [0] * 4 + [1] * 5]).bool()
+
+
+def record(*masks, batch=2):
+    random = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(batch, heads, 9, 8, generator=random) for heads in (6, 2, 2))
+    model = Heads(*masks)
+    ids = torch.arange(9).repeat(batch, 1)
+    with jumok.watch(model) as recording:
+        model(ids, q, k, v)
+    return recording
+
+
+@pytest.mark.parametrize("mask", [None, Causal(), Causal() & Padding(LEFT), Padding(LEFT)], ids=str)
+def test_every_column_against_the_dense_weights(mask):
+    recording = record(mask, Causal())
+    report = jumok.report(recording)
+    assert len(report) == 12
+    w = recording[0][...].double().numpy()
+    padded = "Padding" in repr(mask)
+    counted = LEFT.numpy() if padded else np.ones((2, 9), bool)
+
+    def mean(values):
+        return np.array([values[:, h][counted].mean() for h in range(6)])
+
+    logs = np.log(np.where(w > 0, w, 1))
+    apart = abs(np.arange(9)[:, None] - np.arange(9))
+    first = w[..., 0].copy()
+    if padded:
+        first[1] = w[1, :, :, 4]
+    previous = np.concatenate([np.zeros((2, 6, 1)), np.diagonal(w, -1, axis1=2, axis2=3)], axis=-1)
+    expected = {
+        "entropy": mean(-(w * logs).sum(-1)),
+        "distance": mean((w * apart).sum(-1)),
+        "first": mean(first),
+        "itself": mean(np.diagonal(w, axis1=2, axis2=3)),
+        "previous": mean(previous),
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(report.columns[name][:6], values, atol=1e-5, err_msg=name)
+    received = (w * counted[:, None, :, None]).sum((0, 2))
+    np.testing.assert_array_equal(report.columns["most_read"][:6], received.argmax(-1))
+    np.testing.assert_allclose(
+        report.columns["most_read_share"][:6], received.max(-1) / counted.sum(), atol=1e-5
+    )
+    assert report.columns["layer"].tolist() == [0] * 6 + [1] * 6
+    assert report.columns["head"].tolist() == [*range(6)] * 2
+    assert report.columns["name"] == ["Heads"] * 6 + ["Heads#1"] * 6
+
+
+def test_becomes_a_table_of_other_libraries():
+    report = jumok.report(record(Causal()))
+    table = pyarrow.table(report)
+    assert table.num_rows == 6
+    assert table.column_names == list(report.columns)
+    np.testing.assert_array_equal(table["entropy"].to_numpy(), report.columns["entropy"])
+    rows = list(report)
+    assert rows[3]["head"] == 3
+    assert isinstance(rows[3]["entropy"], float)
+
+
+def test_prints_a_row_per_head():
+    lines = repr(jumok.report(record(Causal()))).splitlines()
+    assert lines[0].startswith("one row per head")
+    assert sum("Heads" in line for line in lines) == 6
+
+
+def test_labels_the_token_that_is_read_most():
+    model, tokenizer = jumok.load("minilm")
+    ids = tokenizer.encode("apple phone")
+    with torch.no_grad(), jumok.watch(model) as recording:
+        model(torch.tensor([ids]))
+    report = jumok.report(recording, tokenizer)
+    labels = tokenizer.labels(ids)
+    assert report.columns["most_read_token"] == [labels[at] for at in report.columns["most_read"]]
+    recording.ids = None
+    with pytest.raises(ValueError, match="no token ids to label"):
+        jumok.report(recording, tokenizer)
+
+
+def test_works_on_an_opened_recording(tmp_path):
+    recording = record(Causal() & Padding(LEFT))
+    recording.save(tmp_path / "run.safetensors")
+    live, opened = jumok.report(recording), jumok.report(jumok.open(tmp_path / "run.safetensors"))
+    for name in ("entropy", "distance", "first", "most_read_share"):
+        np.testing.assert_allclose(live.columns[name], opened.columns[name], atol=1e-5)
