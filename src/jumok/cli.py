@@ -208,10 +208,10 @@ def report(
     from jumok.lens.report import report as made
 
     if Path(source).suffix == ".safetensors" or _is_file(source):
-        recording = open_recording(source)
+        _show(made(open_recording(source)))
     else:
-        recording = _Reader(model).read(source)
-    _show(made(recording))
+        reader = _Reader(model)
+        _show(made(reader.read(source), reader.tokenizer))
 
 
 @app.command()
