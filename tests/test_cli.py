@@ -110,6 +110,14 @@ def test_a_word_is_shown_in_full(run: Any, folders: dict[str, str]) -> None:
     assert not any(line != line.rstrip() for line in out.splitlines())
 
 
+def test_the_default_model_reads_both_ways(run: Any) -> None:
+    code, out, _ = run("look", "apple phone", "--word", "apple", "--json")
+    found = json.loads(out)
+    assert (code, found["model"], found["causal"]) == (0, "minilm", False)
+    phone = next(s for s in found["queries"][0]["sources"] if s["word"] == "phone")
+    assert phone["share"] == pytest.approx(0.396, abs=0.001)
+
+
 def test_every_word_without_a_choice(run: Any, folders: dict[str, str]) -> None:
     code, out, _ = run("look", "an apple", "-m", folders["encoder"])
     assert code == 0

@@ -58,9 +58,8 @@ def test_what_stands_apart_never_hides_the_rest() -> None:
 
 
 def test_a_lead_under_one_point_is_named() -> None:
-    assert "“orange” leads “an” and “and” by less than a point: read them as equal." in printed(
-        look(ORANGE)
-    )
+    said = "“orange” leads “an” and “and” by less than a point: read them as equal."
+    assert f"  {said}" in printed(look(ORANGE))
     clear = made("an apple and orange", 2, [0.1, 0.1, 0.2, 0.2, 0.3, 0.1])
     assert not any("leads" in line for line in printed(look(clear)))
 

@@ -193,7 +193,9 @@ def sources(
         ValueError: the word, token, layer or text is not in the recording, or the text has
             more than 200 words and none was chosen.
 
-    >>> jumok.sources(recording, tokenizer, word="bank").queries[-1].ranked()[0].word
+    Example:
+        >>> jumok.sources(recording, tokenizer, word="bank").queries[-1].ranked()[0].word
+        'deposited'
     """
     if word is not None and token is not None:
         raise ValueError(f"choose a word ({word!r}) or a token ({token}), not both")

@@ -25,8 +25,9 @@ MOST_SHADED_WORDS = 70
 SMALL_LEAD = 0.01  # one percentage point
 UNKNOWN = ("[UNK]", "<unk>")
 
-# Amber, light to deep, and the blue of the query word; on the text's own background below them.
+# Amber, light to deep, for paper; and what is as quiet or loud on a dark as on a light terminal.
 SHADES = ("#fff3d6", "#ffe0a3", "#ffc766", "#ffa726", "#f57c00")
+_TERMINAL_SHADES = (None, "#bfa06a", "#d9a441", "#ffa726", "#f57c00")
 _QUERY_STYLE = Style(color="#ffffff", bgcolor="#1f4e8c", bold=True)
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _PART_BLOCKS = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
@@ -82,7 +83,7 @@ def look(data: Sources, most: int = MOST_BARS) -> RenderableType:
             Padding(Sentence(data, query), (0, 0, 0, 2)),
             "",
             Bars(data, query, most),
-            *(Text(line) for line in remarks(data, query)),
+            *(Padding(Text(line), (0, 0, 0, 2)) for line in remarks(data, query)),
             "",
             _Heads(query, min(most, 6)),
         ]
@@ -433,7 +434,8 @@ def _shading(source: Source | None, largest: float) -> Style | None:
     if source.kind == "itself":
         return _QUERY_STYLE
     level = shade(source.share / largest) if largest > 0 and source.kind == "word" else None
-    return None if level is None else Style(color="#000000", bgcolor=SHADES[level])
+    color = None if level is None else _TERMINAL_SHADES[level]
+    return None if color is None else Style(color="#000000", bgcolor=color)
 
 
 def _mark(source: Source | None, largest: float) -> str:
