@@ -461,16 +461,15 @@ def _kernel_takes(q: Array, k: Array, v: Array) -> bool:
 
 
 def _wide(added: Array, q: Array) -> Array:
-    """An additive mask in a type that the kernels take; −inf where it was a half's lowest."""
+    """An additive mask in a type that the kernels take."""
     import torch
 
     kind = _kind(q)
     if not isinstance(added, torch.Tensor):
         added = torch.as_tensor(added, device=q.device)
-    if added.dtype == torch.float16:
-        hidden = added <= _lowest(added) / 2
-        return added.to(kind).masked_fill(hidden, -math.inf)
-    return added.to(kind)
+    if added.dtype != kind:  # what hides is measured by the mask's own lowest number
+        return added.to(kind).masked_fill(added <= _lowest(added) / 2, -math.inf)
+    return added
 
 
 def _torch_kernels(call: _Call, added: Array | None) -> tuple[Array, Array]:
