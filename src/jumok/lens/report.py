@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 from jumok.lens import measures
 from jumok.lens.attention_map import AttentionMap
@@ -69,15 +70,21 @@ class Report:
         return pyarrow.table(self.columns).__arrow_c_stream__(requested_schema)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = Table(title="one row per head", title_justify="left")
-        shown = [name for name in self.columns if name != "layer"]
+        hidden = {"layer"}
+        if options.max_width < 110:  # numbers instead of module paths, labels of positions
+            hidden = {"name"} | ({"most_read"} if "most_read_token" in self.columns else set())
+        table = Table(title="one row per head", title_justify="left", box=None, header_style="bold")
+        shown = [name for name in self.columns if name not in hidden]
         for name in shown:
-            text = name in ("name", "most_read_token")
+            text, heading = name in ("name", "most_read_token"), name.replace("_", " ")
             table.add_column(
-                name.replace("_", " "), justify="left" if text else "right", no_wrap=not text
+                heading,
+                justify="left" if text else "right",
+                min_width=max(map(len, heading.split())),
             )
         for row in self:
-            table.add_row(*(_FORMATS.get(name, "{}").format(row[name]) for name in shown))
+            cells = (_FORMATS.get(name, "{}").format(row[name]) for name in shown)
+            table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
         yield table
 
     def __repr__(self) -> str:
