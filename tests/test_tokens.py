@@ -7,17 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import (
-    AddedToken,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-)
-from tokenizers import (
-    Tokenizer as Backend,
-)
+from hypothesis import given, strategies
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Backend
 
 from jumok.tokens import _BYTE_OF_SIGN, Tokenizer, Word, as_tokenizer, read, visible, words
 
@@ -242,6 +234,40 @@ def test_another_text_is_refused() -> None:
     tokenizer = Tokenizer(word_piece())
     with pytest.raises(ValueError, match="'an an' gives other token ids than the 3"):
         words(tokenizer, tokenizer.encode("apple"), "an an")
+
+
+BYTES = Tokenizer(byte_level([("Ġ", "a"), ("a", "b"), (")", ":"), ("Ċ", "Ċ")]))
+PIECES = Tokenizer(word_piece())
+
+
+@given(text=strategies.text(max_size=40))
+@pytest.mark.parametrize("tokenizer", [BYTES, PIECES], ids=["bytes", "pieces"])
+def test_any_text_can_be_read(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    reading = read(tokenizer, ids, text)
+    assert len(reading.labels) == len(ids)
+    assert all(label and ("�" not in label or "�" in text) for label in reading.labels)
+    tokens = [token for word in reading.words for token in word.tokens]
+    assert sorted(tokens) == list(range(len(ids)))
+    place = 0
+    for word in reading.words:
+        if not word.special:
+            assert text[word.start : word.end] == word.text
+            assert word.start >= place or not word.text.strip()
+            place = word.start
+    rebuilt = read(tokenizer, ids)
+    assert sorted(token for word in rebuilt.words for token in word.tokens) == sorted(tokens)
+
+
+@given(ids=strategies.lists(strategies.integers(-2, 270), max_size=30))
+def test_any_ids_can_be_read(ids: list[int]) -> None:
+    reading = read(BYTES, ids)
+    assert sorted(token for word in reading.words for token in word.tokens) == list(range(len(ids)))
+    assert not any("�" in label for label in reading.labels)
+    stream = BYTES.stream()
+    streamed = "".join(stream.push(id) for id in ids) + stream.finish()
+    whole = BYTES.decode(ids)
+    assert [sign for sign in streamed if sign != "�"] == [sign for sign in whole if sign != "�"]
 
 
 # -- streaming -------------------------------------------------------------------------------

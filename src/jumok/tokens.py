@@ -404,27 +404,33 @@ class StreamDecoder:
 
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._ids = [int(id) for id in before][-_STREAM_CONTEXT:]
-        self._before = tokenizer.decode(self._ids)
+        self._ids: list[int] = []
+        self._given = ""  # what of their text was given out
+        self._keep([int(id) for id in before])
 
     def push(self, id: int) -> str:
         """Take the next id; the text that is now certain, often one piece, sometimes ``""``."""
         self._ids.append(int(id))
         text = self._tokenizer.decode(self._ids)
-        if text.endswith("�") and len(self._ids) < 2 * _STREAM_CONTEXT:
-            return ""
-        return self._emit(text)
+        whole = text.rstrip("�")  # at the end it may be a character that is not finished
+        if whole == text or len(self._ids) > 8 * _STREAM_CONTEXT:
+            new = text[len(self._given) :]
+            self._keep(self._ids)
+        else:
+            new = whole[len(self._given) :]
+            self._given += new
+        return new
 
     def finish(self) -> str:
         """The text that still waits when no more ids come."""
-        return self._emit(self._tokenizer.decode(self._ids)) if self._ids else ""
-
-    def _emit(self, text: str) -> str:
-        new = text[len(self._before) :]
-        # Some context keeps the space that a piece has only after another piece.
-        self._ids = self._ids[-_STREAM_CONTEXT:]
-        self._before = self._tokenizer.decode(self._ids)
+        new = self._tokenizer.decode(self._ids)[len(self._given) :]
+        self._keep([])
         return new
+
+    def _keep(self, ids: list[int]) -> None:
+        # Some context keeps the space that a piece has only after another piece.
+        self._ids = ids[-_STREAM_CONTEXT:]
+        self._given = self._tokenizer.decode(self._ids)
 
 
 def as_tokenizer(tokenizer: Any) -> Tokenizer:
