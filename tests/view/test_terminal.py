@@ -85,6 +85,17 @@ def test_the_sentence_is_shaded_with_colour() -> None:
     assert not any("^^^^^" in line for line in lines)
 
 
+def test_a_terminal_without_blocks_gets_signs_it_has() -> None:
+    file = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="replace")
+    Console(file=file, width=80, color_system=None, highlight=False).print(look(ORANGE))
+    file.seek(0)
+    lines = file.read().splitlines()
+    assert row(lines, "orange").rstrip().endswith("  " + "#" * 44)
+    assert lines[lines.index(row(lines, "an apple and orange")) + 1].rstrip() == (
+        "  88 ^^^^^ 888 888888"
+    )
+
+
 def test_wide_letters_stay_aligned() -> None:
     lines = printed(look(KOREAN))
     place = lines.index("  나는 사과와 오렌지를 먹었다")

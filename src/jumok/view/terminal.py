@@ -254,7 +254,7 @@ class Sentence:
             text, marks = Text(no_wrap=True), ""
             for part, source in line:
                 text.append(part, _shading(source, largest) if coloured else None)
-                marks += _mark(source, largest) * cell_len(part)
+                marks += _mark(source, largest, options.ascii_only) * cell_len(part)
             yield text
             if not coloured and marks.strip():
                 yield Text(marks.rstrip(), no_wrap=True)
@@ -292,7 +292,10 @@ class Bars:
                 "  ",
                 set_cell_size(_fitted(self._label(source), width), width),
                 f"{percent(source.share):>8}  ",
-                (_bar(part, space), SHADES[3] if source.kind == "word" else "dim"),
+                (
+                    _bar(part, space, options.ascii_only),
+                    SHADES[3] if source.kind == "word" else "dim",
+                ),
                 no_wrap=True,
             )
 
@@ -438,12 +441,13 @@ def _shading(source: Source | None, largest: float) -> Style | None:
     return None if color is None else Style(color="#000000", bgcolor=color)
 
 
-def _mark(source: Source | None, largest: float) -> str:
+def _mark(source: Source | None, largest: float, ascii_only: bool) -> str:
     if source is not None and source.kind == "itself":
         return "^"
     if source is None or source.kind != "word" or largest <= 0 or source.share <= 0:
         return " "
-    return _BLOCKS[min(int(source.share / largest * len(_BLOCKS)), len(_BLOCKS) - 1)]
+    blocks = "12345678" if ascii_only else _BLOCKS
+    return blocks[min(int(source.share / largest * len(blocks)), len(blocks) - 1)]
 
 
 def _is_word(text: str) -> bool:
@@ -454,7 +458,9 @@ def _tint(source: Source) -> str:
     return "bold" if source.share >= 0.2 else "" if source.share >= 0.05 else "dim"
 
 
-def _bar(part: float, width: int) -> str:
+def _bar(part: float, width: int, ascii_only: bool) -> str:
+    if ascii_only:
+        return "#" * min(round(part * width), width)
     if part > 1.0005:
         return "█" * (width - 1) + "▶"
     eighths = round(part * width * 8)
