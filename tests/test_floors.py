@@ -37,6 +37,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 CORE = {"numpy", "array_api_compat", "safetensors", "typer", "rich"}
+# In no extra: used only where the user has it anyway, and the error says how to get it.
+OPTIONAL = {"pyarrow"}
 TORCH_ON_IMPORT = {"lens/taps.py", "lens/watch.py", "model/", "train/", "census/", "lessons/"}
 TORCH_WHEN_CALLED = TORCH_ON_IMPORT | {"fused.py", "cli.py"}
 # Modules of light packages that import torch themselves.
@@ -134,7 +136,7 @@ def _outer_fault(item: Import, file: str, dependencies: set[str]) -> str | None:
         if not any(file == place or file.startswith(place) for place in rooms):
             return f"imports torch ({item.module})"
     elif package not in CORE:
-        if package not in dependencies:
+        if package not in dependencies | OPTIONAL:
             return f"imports {package}, which pyproject.toml does not name"
         if item.on_import:
             return f"imports {package} at the top: import it inside the function that needs it"
