@@ -245,7 +245,9 @@ class AttentionMap:
         Returns:
             float32 (batch, heads, queries); 0 where there is no such key.
         """
-        return self.measure("diagonals", offsets=(offset,)).diagonals[offset]
+        diagonals = self.measure("diagonals", offsets=(offset,)).diagonals
+        assert diagonals is not None
+        return diagonals[offset]
 
     def segments(self, bounds: Sequence[int]) -> Array:
         """How much each passage reads of each passage; see `jumok.lens.measures.segments`."""
