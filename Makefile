@@ -22,7 +22,9 @@ docs: $(VENV)/.dev
 	$(BIN)/zensical build --clean --strict
 
 bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks
+	@set -e; for file in $(filter-out benchmarks/timing.py,$(wildcard benchmarks/*.py)); do \
+		echo "== python $$file"; $(BIN)/python $$file; \
+	done
 
 clean:
 	rm -rf $(VENV) build dist site

@@ -1,6 +1,6 @@
 """How long `import jumok` takes, and what it loads: median of fresh interpreters.
 
-python -m benchmarks.import_time
+python benchmarks/import_time.py
 """
 
 from __future__ import annotations
