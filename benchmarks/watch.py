@@ -19,7 +19,7 @@ import math
 import statistics
 from typing import Any
 
-from timing import interleaved, peak_memory
+from timing import Timings, interleaved, peak_memory
 
 TEXT = (
     "The bank of the river was muddy. The money was deposited in the bank, and the clerk who "
@@ -129,19 +129,7 @@ def watching(rounds: int) -> None:
 
 def against_eager(dtype: str, rounds: int) -> None:
     print(f"2. watch + report against eager output_attentions, SmolLM2, 2,048 tokens, {dtype}")
-    mine, peer = prepare("sdpa", dtype, 2048), prepare("eager", dtype, 2048)
-    worst = check_same(
-        watched_report(mine), eager_report(peer), 1e-3 if dtype == "float32" else math.inf
-    )
-    times = interleaved(
-        {
-            "jumok": lambda: watched_report(mine),
-            "eager": lambda: eager_report(peer),
-            "plain": lambda: plain(mine),
-        },
-        rounds,
-    )
-    del mine, peer
+    times, worst = timed_against_eager(dtype, rounds)
     base = memory("sdpa", dtype, 2048, plain)
     extra = {
         "jumok": memory("sdpa", dtype, 2048, watched_report) - base,
@@ -151,10 +139,28 @@ def against_eager(dtype: str, rounds: int) -> None:
     print(f"   largest relative difference of the statistics: {worst:.1e}")
     print(f"   plain forward  {seconds['plain']:6.2f} s")
     for name in ("jumok", "eager"):
-        print(f"   {name:13s}  {seconds[name]:6.2f} s   {extra[name] / 1e9:6.2f} GB above a plain one")
+        print(
+            f"   {name:13s}  {seconds[name]:6.2f} s   {extra[name] / 1e9:.2f} GB above a plain one"
+        )
+    faster = times.ratio("eager", "jumok")
     wanted = 2 if dtype == "float32" else 4
-    print(f"   eager / jumok, time:   {times.ratio('eager', 'jumok'):.2f}   (wanted: at least {wanted})")
-    print(f"   jumok / eager, memory: {extra['jumok'] / extra['eager']:.3f}   (wanted: at most 0.1)\n")
+    print(f"   eager / jumok, time:   {faster:.2f}   (wanted: at least {wanted})")
+    smaller = extra["jumok"] / extra["eager"]
+    print(f"   jumok / eager, memory: {smaller:.3f}   (wanted: at most 0.1)\n", flush=True)
+
+
+def timed_against_eager(dtype: str, rounds: int) -> tuple[Timings, float]:
+    """Times in turns, and the largest difference between the statistics of both sides."""
+    mine, peer = prepare("sdpa", dtype, 2048), prepare("eager", dtype, 2048)
+    worst = check_same(
+        watched_report(mine), eager_report(peer), 1e-3 if dtype == "float32" else math.inf
+    )
+    work = {
+        "jumok": lambda: watched_report(mine),
+        "eager": lambda: eager_report(peer),
+        "plain": lambda: plain(mine),
+    }
+    return interleaved(work, rounds), worst
 
 
 def memory(implementation: str, dtype: str, n_tokens: int, work: Any, repeats: int = 3) -> float:
