@@ -36,7 +36,7 @@ __all__ = [
 QUANTITIES = ("entropy", "distance", "received", "columns", "diagonals", "segments")
 
 _BLOCK = 64  # keys whose maximum stands for all of them in the first stage of `top`
-_STRIP = 1 << 21  # scores of one strip of whole rows in `top`: 8 MB, a share of a third-level cache
+_STRIP = 1 << 22  # scores of one strip of whole rows in `top`: 16 MB, in the third-level cache
 
 
 @dataclass(frozen=True, eq=False)

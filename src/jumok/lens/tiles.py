@@ -22,10 +22,11 @@ from jumok.lens.call import LOST_IN_ROUNDING, Array, AttentionCall
 # The log-weight of a hidden key: exp gives 0, and 0 times it is 0, where −inf would give NaN.
 HIDDEN = -1e30
 
-# 64 rows × 9 heads × 512 keys (1.2 MB and as much spare) were the fastest of 32…512 rows ×
-# 128…2,048 keys on 2 cores with 1 MB of second-level cache each: larger tiles fall out of the
-# cache, smaller ones pay for the calls.
-_HEADS_AND_ROWS = 768
+# Of 32…512 rows × 128…2,048 keys, on 2 cores with 1 MB of second-level cache each, 64 and 128 rows
+# × 9 heads × 512 keys were the fastest within 2 %: larger tiles fall out of the cache, smaller
+# ones pay for the calls. The larger of the two wins clearly on a busy machine, where the threads
+# of every single operation wait for each other.
+_HEADS_AND_ROWS = 1536
 _HEADS = 12
 _COLUMNS = 512
 # The OpenBLAS of NumPy's wheels starts threads above this many multiplications, which costs more
