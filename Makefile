@@ -5,12 +5,14 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 INSTALL := $(PIP) install --constraint constraints.txt --editable
 WORKERS ?= 2
+BANK := The bank of the river was muddy. The money was deposited in the bank.
 
 .PHONY: demo test check docs bench clean
 
 demo: $(VENV)/.demo
-	$(BIN)/jumok look "The bank of the river was muddy. The money was deposited in the bank." --word bank
-	$(BIN)/jumok look "The bank of the river was muddy. The money was deposited in the bank." --word bank --model smollm2
+	$(BIN)/jumok look "$(BANK)"
+	$(BIN)/jumok look "$(BANK)" --word bank --model smollm2
+	$(BIN)/jumok look "an apple and orange" --against "apple phone" --word apple
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS)

@@ -91,7 +91,7 @@ def attention(
 
 
 @dataclass(frozen=True)
-class _Call:
+class Call:
     """A call in four dimensions with everything about it decided."""
 
     q: Array  # (B, H, Tq, D)
@@ -105,19 +105,22 @@ class _Call:
     dropout: float
 
 
-def _read(
+def read_call(
     q: Array,
     k: Array,
     v: Array,
-    mask: Mask | Array | None,
-    causal: bool,
-    scale: float | None,
-    softcap: float | None,
-    bias: Array | None,
-    sinks: Array | None,
-    dropout: float,
-) -> _Call:
-    """Check what the user gave, and bring it into four dimensions."""
+    mask: Mask | Array | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    softcap: float | None = None,
+    bias: Array | None = None,
+    sinks: Array | None = None,
+    dropout: float = 0.0,
+) -> Call:
+    """Check what the user gave to `attention`, and bring it into four dimensions.
+
+    The lens reads a call that it has heard with this too.
+    """
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not (q.ndim == k.ndim == v.ndim >= 2):
         raise ValueError(f"q, k and v must have the same number of dimensions, 2 or more: {shapes}")
@@ -162,7 +165,7 @@ def _read(
     if added is not None:
         added = _array_in_four(added, full)
     joined = join(*rules) if rules else None
-    return _Call(
+    return Call(
         _array_in_four(q, None),
         _array_in_four(k, None),
         _array_in_four(v, None),
@@ -255,7 +258,7 @@ _SAFE_EXPONENT = 60.0
 
 
 def _numpy_attention(q: Array, k: Array, v: Array, *rest: Any) -> tuple[Array, Array]:
-    call = _read(q, k, v, *rest)
+    call = read_call(q, k, v, *rest)
     if call.dropout:
         raise ValueError(
             f"dropout={call.dropout}: dropout is for training, which needs PyTorch tensors"
@@ -293,7 +296,7 @@ def _numpy_attention(q: Array, k: Array, v: Array, *rest: Any) -> tuple[Array, A
 
 
 def _numpy_rows(
-    call: _Call, b: int, h: int, rows: range, k: Array, v: Array, longest: float
+    call: Call, b: int, h: int, rows: range, k: Array, v: Array, longest: float
 ) -> tuple[Array, Array | float]:
     """Σ_j exp(s_ij − top_i) · [v_j, 1] of some rows, and top_i."""
     _, _, queries, width = call.q.shape
@@ -428,7 +431,7 @@ def torch_attention(
         or 0 in v.shape
     )
     if in_blocks:
-        call = _read(q, k, v, mask, causal, scale, softcap, bias, sinks, dropout)
+        call = read_call(q, k, v, mask, causal, scale, softcap, bias, sinks, dropout)
         output, lse = _torch_blocks(call)
     else:
         # The kernel adds a float mask as it is; only what is left of it is looked at here.
@@ -436,7 +439,7 @@ def torch_attention(
         if isinstance(mask, torch.Tensor) and floats and bool(mask.amax() == 1):
             read_mask(mask)  # raises if it is a 0/1 mask in disguise
         rule = None if floats else mask
-        call = _read(q, k, v, rule, causal, scale, softcap, None, sinks, dropout)
+        call = read_call(q, k, v, rule, causal, scale, softcap, None, sinks, dropout)
         full = (*q.shape[:-1], k.shape[-2])
         added = [
             _array_in_four(_wide(array, q), full)
@@ -472,7 +475,7 @@ def _wide(added: Array, q: Array) -> Array:
     return added
 
 
-def _torch_kernels(call: _Call, added: Array | None) -> tuple[Array, Array]:
+def _torch_kernels(call: Call, added: Array | None) -> tuple[Array, Array]:
     """PyTorch's own kernels, with the smallest masks they need."""
     import torch
 
@@ -630,7 +633,7 @@ def _kernel(
     width, queries, keys = v.shape[-1], q.shape[2], k.shape[2]
     if q.dtype == torch.float64 or width > 256:
         visible = Causal(offset=0) if diagonal else None
-        call = _Call(q, k, v, visible, extra, scale, None, None, 0.0)
+        call = Call(q, k, v, visible, extra, scale, None, None, 0.0)
         return _torch_blocks(call)
     if width % 8:
         q, k, v = (torch.nn.functional.pad(x, (0, -width % 8)) for x in (q, k, v))
@@ -651,7 +654,7 @@ def _kernel(
     return output[..., :width], lse[..., :queries]
 
 
-def _torch_blocks(call: _Call) -> tuple[Array, Array]:
+def _torch_blocks(call: Call) -> tuple[Array, Array]:
     """Blocks of rows in plain PyTorch, recomputed in the backward pass to stay linear."""
     import torch
     from torch.utils.checkpoint import checkpoint
@@ -674,7 +677,7 @@ def _torch_blocks(call: _Call) -> tuple[Array, Array]:
     )
 
 
-def _torch_rows(call: _Call, rows: range) -> tuple[Array, Array]:
+def _torch_rows(call: Call, rows: range) -> tuple[Array, Array]:
     """Some rows, from their whole scores."""
     import torch
 

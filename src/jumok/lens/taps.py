@@ -56,11 +56,6 @@ _MOVES = {
 }  # fmt: skip
 
 
-_FUSED_DEFAULTS: dict[str, Any] = {
-    'causal': False, 'scale': None, 'softcap': None, 'bias': None, 'sinks': None, 'dropout': 0.0,
-}  # fmt: skip
-
-
 @dataclass(eq=False)
 class Heard:
     """One attention call as it ran; shapes as in `AttentionCall`."""
@@ -161,7 +156,7 @@ class Listener(TorchFunctionMode):
 
     def _hear_fused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         output, lse = fused.torch_attention(*args, **kwargs)
-        call = fused._read(*args, **{**_FUSED_DEFAULTS, **kwargs})
+        call = fused.read_call(*args, **kwargs)
         heard = Heard(
             call.q, call.k, call.v, call.rule, call.bias, call.scale, call.softcap, call.sinks, lse
         )
