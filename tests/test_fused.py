@@ -382,7 +382,6 @@ def test_the_whole_call_can_be_heard() -> None:
     assert torch.equal(lse, again[1])
 
 
-@pytest.mark.filterwarnings("ignore:torch.asarray")  # the definition makes sinks its own
 @pytest.mark.parametrize(
     "name",
     ["nothing", "causal", "window", "padding and causal", "softcap", "sinks", "floats"],
@@ -468,3 +467,71 @@ def test_on_a_gpu(name: str, shape: tuple[int, int], dtype: torch.dtype) -> None
     expected, expected_lse = fused.attention(*(x.double() for x in qkv), **options)
     close(output.cpu(), expected, 2e-2)
     close(lse.cpu(), expected_lse, 2e-2)
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed": lambda x: x.mT.contiguous().mT,
+    "every second": lambda x: x.repeat_interleave(2, dim=-1)[..., ::2],
+    "repeated": lambda x: x[..., :1].expand(x.shape),
+    "heads last": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("which", ["q", "k", "v", "qkv"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"causal": True}, {"mask": Window(3)}, {"bias": torch.randn(1, 6, 8, 8)},
+     {"sinks": torch.randn(6)}, {"softcap": 5.0}],
+    ids=["plain", "causal", "window", "bias", "sinks", "softcap"],
+)  # fmt: skip
+def test_any_memory_layout(layout: str, which: str, options: dict[str, Any]) -> None:
+    tensors = dict(
+        zip("qkv", (torch.as_tensor(x).float() for x in inputs(2, 6, 2, 8, 8)), strict=True)
+    )
+    for name in which:
+        tensors[name] = LAYOUTS[layout](tensors[name])
+    leaves = [x.detach().requires_grad_() for x in tensors.values()]
+    assert [x.stride() for x in leaves] == [x.stride() for x in tensors.values()]
+    output, lse = fused.attention(*leaves, **options)
+    output.square().sum().backward()
+    wide = [x.detach().double().requires_grad_() for x in tensors.values()]
+    wanted = {name: x.double() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    expected, _, expected_lse = definition.attention(*wide, **wanted)
+    expected.square().sum().backward()
+    close(output, expected)
+    close(lse, expected_lse)
+    for leaf, right in zip(leaves, wide, strict=True):
+        close(leaf.grad, right.grad, 2e-5)
+
+
+def test_half_precision_of_numpy_is_only_read_in_half() -> None:
+    q, k, v = (x.astype(np.float16) * 4 for x in inputs(1, 2, 2, 9, 9, 8))
+    expected, _, lse = definition.attention(*(x.astype(np.float64) for x in (q, k, v)))
+    output, found = fused.attention(q, k, v)
+    np.testing.assert_allclose(found, lse, atol=1e-4)
+    np.testing.assert_allclose(output, expected, atol=1e-2)
+    large = np.full((1, 1), 40000.0, np.float16)
+    output, _ = fused.attention(large, np.zeros((1, 1), np.float16), large, scale=2.0)
+    assert output[0, 0] == 40000
+
+
+def test_a_half_precision_mask_and_bias_are_added_in_full() -> None:
+    q, k, v = (torch.as_tensor(x).half() for x in inputs(1, 2, 2, 9, 9))
+    mask, bias = torch.randn(2, 1, 2, 9, 9).half() * 8
+    _, _, lse = definition.attention(
+        q.double(), k.double(), v.double(), mask.double(), bias=bias.double()
+    )
+    for options in ({}, {"softcap": 1e4}):
+        close(fused.attention(q, k, v, mask, bias=bias, **options)[1], lse, 1e-4)
+
+
+def test_a_bias_that_learns_beside_sinks() -> None:
+    q, k, v = (torch.as_tensor(x).float() for x in inputs(1, 2, 2, 5, 5))
+    bias = torch.randn(1, 2, 5, 5, requires_grad=True)
+    fused.attention(q, k, v, bias=bias, sinks=torch.zeros(2))[0].square().sum().backward()
+    wide = bias.detach().double().requires_grad_()
+    sinks = torch.zeros(2, dtype=torch.float64)
+    expected = definition.attention(q.double(), k.double(), v.double(), bias=wide, sinks=sinks)[0]
+    expected.square().sum().backward()
+    close(bias.grad, wide.grad, 2e-5)

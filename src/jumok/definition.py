@@ -500,6 +500,8 @@ def _like(xp: Any, x: Any, like: Array) -> Any:
     """Any array, or nested list, as an array of the library and device of ``like``."""
     if x is None or isinstance(x, Mask):
         return x
+    if type(x) is type(like) and device(x) == device(like):
+        return x  # with its gradient
     if isinstance(x, np.ndarray):
         x = x.copy()  # PyTorch warns of memory that may not be written, such as a broadcast mask.
     return xp.asarray(x, device=device(like))

@@ -161,7 +161,7 @@ def read_call(
         if not bool(seen.all()):
             rules.append(_in_four(Dense(seen), full))
             bias = _zero_where_hidden(bias, seen)
-        added = bias if added is None else added + bias
+        added = bias if added is None else _sum_of(added, bias)
     if added is not None:
         added = _array_in_four(added, full)
     joined = join(*rules) if rules else None
@@ -176,6 +176,13 @@ def read_call(
         sinks,
         dropout,
     )
+
+
+def _sum_of(mask: Array, bias: Array) -> Array:
+    """Both in float32 at least: half precision would round what neither of them is."""
+    if isinstance(bias, np.ndarray):
+        return mask + bias.astype(np.result_type(mask.dtype, bias.dtype, np.float32))
+    return mask.to(_kind(mask)) + bias
 
 
 def _zero_where_hidden(bias: Array, seen: Array) -> Array:
@@ -304,7 +311,7 @@ def _numpy_rows(
     small = max(1, _SMALL_PRODUCT // (_COLUMNS * max(width, v.shape[1])))
     stacks = -(-len(rows) // small)
     q = np.zeros((stacks * small, width), dtype=kind)
-    np.multiply(call.q[b, h, rows.start : rows.stop], call.scale, out=q[: len(rows)])
+    np.multiply(call.q[b, h, rows.start : rows.stop], call.scale, out=q[: len(rows)], dtype=kind)
     total = np.zeros((stacks * small, v.shape[1]), dtype=kind)
 
     # |q·k| ≤ ‖q‖‖k‖: where that is small no maximum has to be subtracted.
@@ -418,7 +425,7 @@ def torch_attention(
             return plain
     learns = torch.is_grad_enabled() and any(
         array is not None and array.requires_grad
-        for array in ((q, k, v, sinks) if sinks is not None else (bias, mask))
+        for array in (bias, mask, *((q, k, v, sinks) if sinks is not None else ()))
         if isinstance(array, torch.Tensor)
     )
     in_blocks = (
@@ -460,7 +467,8 @@ def _kernel_takes(q: Array, k: Array, v: Array) -> bool:
     key_batch, key_heads, keys, key_width = k.shape
     fits: bool = batch == key_batch and width == key_width and q.is_floating_point()
     full = batch and heads and queries and width and key_heads and keys
-    return fits and bool(full) and heads % key_heads == 0
+    rows = q.stride(3) == k.stride(3) == v.stride(3) == 1
+    return fits and rows and bool(full) and heads % key_heads == 0
 
 
 def _wide(added: Array, q: Array) -> Array:
@@ -624,6 +632,8 @@ def _kernel(
     """One call of a kernel that gives its lse. ``diagonal``: row i sees keys up to i."""
     import torch
 
+    # The kernels take it for granted that the numbers of one row lie side by side.
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     if q.is_cpu:
         on_cpu: tuple[Array, Array] = torch._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, diagonal, attn_mask=extra, scale=scale

@@ -50,9 +50,12 @@ class watch:
 
     Heard are calls of ``F.scaled_dot_product_attention``, ``nn.MultiheadAttention``,
     ``nn.Transformer*``, transformers' SDPA attention and jumok's own, in the modules of `model`,
-    in this thread or task, until the block ends. Outputs are bit-identical with and without,
-    but for one case: ``nn.TransformerEncoder`` in eval mode leaves its fused fast path, and
-    agrees within 1e-6 for real tokens.
+    in this thread or task, until the block ends.
+
+    Outputs are bit-identical with and without, but for PyTorch's fused inference fast paths:
+    ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer`` in eval mode, batch first and
+    without gradients, run their ordinary kernels while watched. There real tokens agree within
+    1e-6 (float32), and padded positions hold numbers where the fast path writes zeros.
 
     Kept are q, k, v and the log-sum-exp of every row, by reference where nothing can overwrite
     them: memory that grows with the number of tokens. The weights are never formed.
