@@ -11,7 +11,18 @@ from hypothesis import given, strategies
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from jumok.tokens import _BYTE_OF_SIGN, Tokenizer, Word, as_tokenizer, read, visible, words
+from jumok.tokens import (
+    _BYTE_OF_SIGN,
+    Tokenizer,
+    Word,
+    as_tokenizer,
+    has_words,
+    printable,
+    read,
+    shortened,
+    visible,
+    words,
+)
 
 
 def byte_level(merges: list[tuple[str, str]] | None = None) -> Any:
@@ -266,8 +277,7 @@ def test_any_ids_can_be_read(ids: list[int]) -> None:
     assert not any("�" in label for label in reading.labels)
     stream = BYTES.stream()
     streamed = "".join(stream.push(id) for id in ids) + stream.finish()
-    whole = BYTES.decode(ids)
-    assert [sign for sign in streamed if sign != "�"] == [sign for sign in whole if sign != "�"]
+    assert streamed == BYTES.decode(ids).replace("�", "")
 
 
 # -- streaming -------------------------------------------------------------------------------
@@ -287,8 +297,49 @@ def test_a_long_stream_equals_decoding_at_once() -> None:
     ids = [byte * 7 % 257 for byte in range(600)]  # bytes that are mostly no characters
     stream = tokenizer.stream()
     streamed = "".join(stream.push(id) for id in ids) + stream.finish()
-    kept = [sign for sign in streamed if sign != "�"]
-    assert kept == [sign for sign in tokenizer.decode(ids) if sign != "�"]
+    assert streamed == tokenizer.decode(ids).replace("�", "")
+
+
+def test_bytes_that_are_no_character_have_no_text() -> None:
+    tokenizer = Tokenizer(byte_level())
+    whole = tokenizer.encode("한")
+    stream = tokenizer.stream()
+    ids = [*tokenizer.encode("a"), *whole[:2], *tokenizer.encode("b"), *whole, whole[0]]
+    assert [stream.push(id) for id in ids] == ["a", "", "", "b", "", "", "한", ""]
+    assert stream.finish() == ""
+
+
+# -- text for a terminal ---------------------------------------------------------------------
+
+
+def test_what_steers_a_terminal_is_written_out() -> None:
+    text = "a\x1b[31m b\x07\x9b\u202e c\r\n\t👩\u200d🚀 é"
+    assert printable(text) == "a\\u{1b}[31m b\\u{7}\\u{9b}\\u{202e} c\n\t👩\u200d🚀 é"
+
+
+def test_long_words_keep_their_ends() -> None:
+    assert shortened("abcdefghij", 10) == "abcdefghij"
+    assert shortened("abcdefghijk", 10) == "abcde…hijk"
+    assert len(shortened("a" * 1_000_000)) == 40
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [("", False), (" \n", False), ("\u200b\x01\0", False), ("a", True), ("😊", True)],
+)
+def test_whether_there_is_something_to_see(text: str, wanted: bool) -> None:
+    assert has_words(text) is wanted
+
+
+def test_no_label_holds_the_sign_for_no_character() -> None:
+    assert visible("a\ufffd") == "a\\u{fffd}"
+
+
+def test_each_token_has_its_own_place_in_the_text() -> None:
+    tokenizer = Tokenizer(byte_level())
+    assert read(tokenizer, tokenizer.encode("a한 "), "a한 ").spans == (
+        (0, 1), (1, 2), (1, 2), (1, 2), (2, 3),
+    )  # fmt: skip
 
 
 # -- other tokenizers ------------------------------------------------------------------------

@@ -25,7 +25,10 @@ __all__ = [
     "Tokenizer",
     "Word",
     "as_tokenizer",
+    "has_words",
+    "printable",
     "read",
+    "shortened",
     "visible",
     "words",
 ]
@@ -67,15 +70,48 @@ def _byte_of_sign() -> dict[str, int]:
 _BYTE_OF_SIGN = _byte_of_sign()
 _STREAM_CONTEXT = 8  # tokens that are decoded again with the next one; a character has at most 4
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
-_VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
+_NO_CHARACTER = "\ufffd"  # what decoders put in the place of bytes that are no character
+_VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", _NO_CHARACTER: "\\u{fffd}"}
+_TURNS = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2028, 0x2029}  # change the lines' order
 
 
 def visible(text: str) -> str:
     """``text`` with its spaces, line ends and invisible characters made visible."""
     return "".join(
-        _VISIBLE.get(sign) or (sign if _is_visible(sign) else f"\\u{{{ord(sign):x}}}")
-        for sign in text
+        _VISIBLE.get(sign) or (sign if _is_visible(sign) else _escaped(sign)) for sign in text
     )
+
+
+def printable(text: str) -> str:
+    """``text`` without what steers a terminal; spaces, tabs and line ends stay as they are.
+
+    Control characters, the escape that begins a terminal's commands among them, and marks that
+    turn the direction of a line are written out: ``\\u{1b}``.
+    """
+    return "".join(
+        _escaped(sign)
+        if ord(sign) in _TURNS
+        or (sign not in "\n\t" and unicodedata.category(sign) in ("Cc", "Cs"))
+        else sign
+        for sign in text.replace("\r\n", "\n")
+    )
+
+
+def shortened(text: str, most: int = 40) -> str:
+    """``text``; of a longer one than ``most`` signs its beginning and its end: ``abc…xyz``."""
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[-end:]}"
+
+
+def has_words(text: str) -> bool:
+    """Whether there is anything in ``text`` that a person sees."""
+    return any(_is_visible(sign) for sign in text)
+
+
+def _escaped(sign: str) -> str:
+    return f"\\u{{{ord(sign):x}}}"
 
 
 @dataclass(frozen=True)
@@ -99,11 +135,20 @@ class Word:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a tokenizer's ids say: the text, a label for each token, and the words."""
+    """What a tokenizer's ids say: the text, a label for each token, and the words.
+
+    Attributes:
+        text: the text.
+        labels: a readable name for each token.
+        words: the words, in the order of the text.
+        spans: where each token begins and ends in the text (characters, end exclusive); tokens
+            that only together make a character have the same span.
+    """
 
     text: str
     labels: tuple[str, ...]
     words: tuple[Word, ...]
+    spans: tuple[tuple[int, int], ...]
 
 
 class Tokenizer:
@@ -400,7 +445,10 @@ class Tokenizer:
 
 
 class StreamDecoder:
-    """Turns ids into text one at a time; bytes of an unfinished character wait."""
+    """Turns ids into text one at a time; bytes of an unfinished character wait.
+
+    Bytes that are no character have no text: it never holds ``�``.
+    """
 
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
@@ -412,20 +460,20 @@ class StreamDecoder:
         """Take the next id; the text that is now certain, often one piece, sometimes ``""``."""
         self._ids.append(int(id))
         text = self._tokenizer.decode(self._ids)
-        whole = text.rstrip("�")  # at the end it may be a character that is not finished
+        whole = text.rstrip(_NO_CHARACTER)  # at the end it may be a character that is not finished
         if whole == text or len(self._ids) > 8 * _STREAM_CONTEXT:
             new = text[len(self._given) :]
             self._keep(self._ids)
         else:
             new = whole[len(self._given) :]
             self._given += new
-        return new
+        return new.replace(_NO_CHARACTER, "")
 
     def finish(self) -> str:
         """The text that still waits when no more ids come."""
         new = self._tokenizer.decode(self._ids)[len(self._given) :]
         self._keep([])
-        return new
+        return new.replace(_NO_CHARACTER, "")
 
     def _keep(self, ids: list[int]) -> None:
         # Some context keeps the space that a piece has only after another piece.
@@ -487,7 +535,7 @@ def read(tokenizer: Any, ids: Iterable[int], text: str | None = None) -> Reading
         spans = tokenizer._spans(ids, text)
         if spans is None:
             raise ValueError(
-                f"the text {_shortened(text)!r} gives other token ids than the {len(ids)} that "
+                f"the text {shortened(text, 60)!r} gives other token ids than the {len(ids)} that "
                 "were recorded; give the text that the model read, or leave it out"
             )
     else:
@@ -496,7 +544,8 @@ def read(tokenizer: Any, ids: Iterable[int], text: str | None = None) -> Reading
         if spans is None:
             text, spans = tokenizer._spelled(ids)
     labels = tuple(tokenizer.labels(ids))
-    return Reading(text, labels, tuple(_group(text, spans, labels)))
+    places = tuple((start, end) for start, end, _ in spans)
+    return Reading(text, labels, tuple(_group(text, spans, labels)), places)
 
 
 def _group(text: str, spans: list[tuple[int, int, bool]], labels: Sequence[str]) -> Iterator[Word]:
@@ -636,10 +685,6 @@ def _anchor(spans: list[tuple[int, int, bool]]) -> list[tuple[int, int, bool]]:
         anchored.append((start, end, special))
         place = max(place, end)
     return anchored
-
-
-def _shortened(text: str, length: int = 60) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def _byte_level_backend(
