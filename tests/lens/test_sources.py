@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
+from tokenizers import pre_tokenizers
+
 from jumok.lens.sources import Query, Source, difference, sources
 from known_maps import Map, Recorded, recorded, softmax_rows, tokenizer
 
@@ -152,13 +154,15 @@ def test_every_occurrence_is_a_query_in_order() -> None:
     ]  # fmt: skip
 
 
-def test_words_are_found_without_regard_to_case_but_the_exact_one_first() -> None:
+@pytest.mark.parametrize(
+    ("word", "places"), [("apple", [1, 3, 5]), ("Apple", [1]), ("APPLE", [5]), ("ApplE", [1, 3, 5])]
+)
+def test_case_counts_only_where_a_capital_is_typed(word: str, places: list[int]) -> None:
     tokens = tokenizer()
-    text = "Apple and apple"  # "Apple" is unknown to this vocabulary, yet it is in the text
+    text = "Apple and apple and APPLE"  # unknown to this vocabulary, yet they are in the text
     recording = recorded(text, tokens)
-    assert [q.position for q in sources(recording, tokens, "apple", text=text).queries] == [3]
-    assert [q.position for q in sources(recording, tokens, "Apple", text=text).queries] == [1]
-    assert [q.position for q in sources(recording, tokens, "APPLE", text=text).queries] == [1, 3]
+    found = sources(recording, tokens, word, text=text).queries
+    assert [query.position for query in found] == places
 
 
 def test_a_token_as_the_query() -> None:
@@ -174,11 +178,44 @@ def test_a_token_as_the_query() -> None:
 def test_pieces_instead_of_words() -> None:
     tokens = tokenizer(whole=False)
     recording = recorded("an apple", tokens)
-    (query,) = sources(recording, tokens, "apple", pieces=True).queries
-    assert [source.word for source in query.sources] == ["[CLS]", "an", "ap", "##ple", "[SEP]"]
-    assert query.tokens == (2, 3)
+    queries = sources(recording, tokens, "apple", pieces=True).queries
+    assert [source.word for source in queries[0].sources] == ["[CLS]", "an", "ap", "##ple", "[SEP]"]
+    assert [(query.word, query.tokens) for query in queries] == [("ap", (2,)), ("##ple", (3,))]
+    for query in queries:
+        assert query.sources[1].share == pytest.approx(by_hand(recording, query.position)[0][1])
     every = sources(recording, tokens, pieces=True)
     assert [query.word for query in every.queries] == ["an", "ap", "##ple"]
+    assert [(word.start, word.end) for word in every.words] == [
+        (0, 0),
+        (0, 2),
+        (3, 5),
+        (5, 8),
+        (8, 8),
+    ]
+
+
+def test_of_a_long_text_the_first_words_are_queries() -> None:
+    tokens = tokenizer()
+    data = sources(recorded(" ".join(["orange"] * 300), tokens, layers=1), tokens)
+    assert [query.position for query in data.queries] == list(range(1, 201))
+    assert len(data.queries[0].sources) == 302
+
+
+def test_of_a_very_long_text_fewer_words_are_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jumok.lens.sources.MOST_PAIRS", 100)
+    tokens = tokenizer()
+    assert len(sources(recorded(" ".join(["an"] * 18), tokens), tokens).queries) == 5  # × 20
+    assert len(sources(recorded(" ".join(["an"] * 180), tokens), tokens).queries) == 1
+
+
+def test_what_nobody_sees_is_no_query() -> None:
+    tokens = tokenizer(special=False)
+    ids = [*tokens.encode("an"), 2, *tokens.encode("apple")]
+    text = "an \u200b apple"
+    tokens.backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    recording = Recorded([Map(softmax_rows(1, 3, 3), np.ones((1, 3)))], ids)
+    data = sources(recording, tokens, text=text)
+    assert [query.word for query in data.queries] == ["an", "apple"]
 
 
 def test_first_token_special_tokens_and_the_word_itself_are_apart() -> None:
@@ -294,10 +331,18 @@ def test_refusals_name_what_was_asked_for(options: dict[str, Any], message: str)
         sources(recorded("an apple and orange", tokens), tokens, **options)
 
 
-def test_a_long_text_needs_a_word() -> None:
+def test_layers_that_are_no_numbers() -> None:
     tokens = tokenizer()
-    with pytest.raises(ValueError, match=r"201 words, too many .* for instance 'orange'"):
-        sources(recorded(" ".join(["orange"] * 201), tokens, layers=1), tokens)
+    with pytest.raises(TypeError, match=r"layers='0-3' are no whole numbers; .*range\(0, 4\)"):
+        sources(recorded("an apple", tokens), tokens, layers="0-3")  # type: ignore[arg-type]
+
+
+def test_a_giant_word_is_named_by_its_ends() -> None:
+    tokens = tokenizer()
+    text = "x" * 5000
+    with pytest.raises(ValueError, match="no word") as caught:
+        sources(recorded(text, tokens), tokens, "y" * 5000, text=text)
+    assert len(str(caught.value)) < 140
 
 
 def test_a_map_over_other_tokens_is_left_out_and_refused_by_name() -> None:

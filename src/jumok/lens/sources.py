@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from jumok.tokens import Reading, Word, as_tokenizer, read
+from jumok.tokens import Reading, Word, as_tokenizer, has_words, printable, read, shortened
 
 if TYPE_CHECKING:
     from jumok.lens.attention_map import AttentionMap
@@ -29,7 +29,8 @@ __all__ = ["Difference", "Head", "Query", "Source", "Sources", "difference", "so
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Kind = Literal["word", "itself", "first", "special"]
 
-MOST_WORDS = 200  # without a chosen word, every word is a query
+MOST_QUERIES = 200  # without a chosen word, so many words are queries
+MOST_PAIRS = 200_000  # of a query and a source; then fewer are
 ROWS_AT_ONCE = 64
 TOP_HEADS = 3
 
@@ -74,8 +75,8 @@ class Query:
     """One word that takes, and all its sources in the order of the text.
 
     Attributes:
-        word: plain text.
-        position: its place among the words, from 0.
+        word: plain text; of a chosen token its label.
+        position: its place among the words, from 0; of a token, that of its word.
         tokens: positions of the tokens whose rows were averaged.
         sources: one for every word of the text, itself and special tokens included.
     """
@@ -181,17 +182,20 @@ def sources(
     Args:
         recording: of a model that read one text: self-attention maps (B, H, T, T).
         tokenizer: the model's; ours, a ``tokenizers.Tokenizer`` or a transformers tokenizer.
-        word: the word to look at; every occurrence is a query. Without it, every word is.
+        word: the word to look at; every occurrence is a query. Without a capital letter it
+            finds every spelling: *bank* finds *Bank* too, *Bank* only itself. Without a word,
+            every word is a query; of a long text the first 200, or as many as make 200,000
+            pairs of words.
         token: instead of ``word``, the position of one token, negative from the end.
         text: the text that the model read; without it, it is rebuilt from the token ids.
         layers: which layers to average, from 0; all of them by default.
         batch: which text of the batch.
         raw: show plain attention weights instead of norm-weighted shares.
-        pieces: show tokens instead of words.
+        pieces: show tokens instead of words; each token of ``word`` is a query.
 
     Raises:
-        ValueError: the word, token, layer or text is not in the recording, or the text has
-            more than 200 words and none was chosen.
+        ValueError: the word, token, layer or text is not in the recording.
+        TypeError: ``layers`` are no whole numbers.
 
     Example:
         >>> jumok.sources(recording, tokenizer, word="bank").queries[-1].ranked()[0].word
@@ -310,26 +314,28 @@ def _choose(
         token %= size
         return [_Chosen(reading.labels[token], place_of[token], (token,))]
     if word is not None:
-        found = _matching(reading.words, word)
-        if not found:
-            raise ValueError(f"the text has no word {word!r}; its words: {_listed(reading.words)}")
-    else:
-        found = [other for other in shown if not other.special and other.text.strip()]
-        if len(found) > MOST_WORDS:
+        words = _matching(reading.words, word)
+        if not words:
             raise ValueError(
-                f"the text has {len(found):,} words, too many to look at each; choose one, "
-                f"for instance {_example(reading.words)!r}"
+                f"the text has no word {shortened(word)!r}; its words: {_listed(reading.words)}"
             )
+        wanted = {token for other in words for token in other.tokens}
+        found = [other for other in shown if not wanted.isdisjoint(other.tokens)]
+    else:
+        found = [other for other in shown if not other.special and has_words(other.text)]
+        found = found[: max(1, min(MOST_QUERIES, MOST_PAIRS // max(len(shown), 1)))]
     return [_Chosen(other.text, place_of[other.tokens[-1]], other.tokens) for other in found]
 
 
 def _matching(words: Sequence[Word], word: str) -> list[Word]:
     """Words that equal ``word``; else without regard to case; else by their letters alone.
 
-    A Korean word may also be followed by its particle: 사과 finds 사과와.
+    Without a capital letter, case never counts. A Korean word may also be followed by its
+    particle: 사과 finds 사과와.
     """
     wanted = word.strip()
-    for same in (_exact, _folded, _letters):
+    any_case = _exact(wanted) == _exact(wanted).lower()
+    for same in (_folded, _letters) if any_case else (_exact, _folded, _letters):
         found = [other for other in words if same(other.text) == same(wanted) != ""]
         if found:
             return found
@@ -350,13 +356,9 @@ def _letters(text: str) -> str:
     return "".join(sign for sign in _folded(text) if sign.isalnum())
 
 
-def _example(words: Sequence[Word]) -> str:
-    return max((word.text for word in words if not word.special), key=len)
-
-
 def _listed(words: Sequence[Word], most: int = 12) -> str:
-    plain = [word.text for word in words if not word.special and word.text.strip()]
-    names = list(dict.fromkeys(plain))
+    plain = [word.text for word in words if not word.special and has_words(word.text)]
+    names = [printable(shortened(name)) for name in dict.fromkeys(plain)]
     return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
@@ -364,8 +366,10 @@ def _pieces(reading: Reading) -> list[Word]:
     """Each token as a word of its own."""
     owner = {token: word for word in reading.words for token in word.tokens}
     return [
-        Word(label, owner[token].start, owner[token].end, (token,), owner[token].special)
-        for token, label in enumerate(reading.labels)
+        Word(label, start, end, (token,), owner[token].special)
+        for token, (label, (start, end)) in enumerate(
+            zip(reading.labels, reading.spans, strict=True)
+        )
     ]
 
 
@@ -396,6 +400,11 @@ def _maps(
             )
     else:
         wanted = [layers] if isinstance(layers, int) else list(layers)
+        if not all(isinstance(layer, (int, np.integer)) for layer in wanted):
+            raise TypeError(
+                f"layers={layers!r} are no whole numbers; write layers=3, layers=[0, 3] or "
+                "layers=range(0, 4)"
+            )
         if not wanted:
             raise ValueError("no layer was chosen: layers is empty")
         wrong = [layer for layer in wanted if not -count <= layer < count]
