@@ -209,8 +209,12 @@ class Tokenizer:
         for name in ("special_tokens_map.json", "tokenizer_config.json"):
             if (folder / name).is_file():
                 config.update(_read_json(folder / name))
-        if (folder / "chat_template.jinja").is_file():
-            config["chat_template"] = (folder / "chat_template.jinja").read_text("utf-8")
+        template = folder / "chat_template.jinja"
+        if template.is_file():
+            try:
+                config["chat_template"] = template.read_text("utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{template} is damaged: {error}") from error
         try:
             backend = Backend.from_file(str(path))
         except Exception as error:  # the only kind that tokenizers raises

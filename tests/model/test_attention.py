@@ -114,6 +114,8 @@ def test_gradients_are_those_of_the_definition() -> None:
     [
         ({"emb_dim": 10, "n_heads": 4}, "emb_dim=10.*n_heads=4"),
         ({"emb_dim": 12, "n_heads": 3, "n_kv_heads": 2}, "n_heads=3.*n_kv_heads=2"),
+        ({"emb_dim": 12, "n_heads": 3, "n_kv_heads": 0}, "n_heads=3.*n_kv_heads=0"),
+        ({"emb_dim": 12, "n_heads": 0}, "^n_heads=0: at least 1$"),
         ({"emb_dim": 12, "n_heads": 0}, "n_heads=0"),
         ({"emb_dim": 12, "n_heads": 3, "dropout": 1.0}, "dropout=1.0"),
     ],

@@ -431,6 +431,16 @@ def test_only_our_models_are_written(tmp_path: Path) -> None:
         write_folder(torch.nn.Linear(2, 2), tmp_path)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("index", ["{}", '{"weight_map": ["model.safetensors"]}'])
+def test_damaged_list_of_shards_is_named(index: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    write_folder(Decoder(Config(vocab_size=9, emb_dim=8, n_layers=1, n_heads=2)), tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "model-00001-of-00001.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    with pytest.raises(ValueError, match=r"model\.safetensors\.index\.json is damaged"):
+        read_folder(tmp_path)
+
+
 def test_every_family_survives_its_own_settings(root: Path) -> None:
     for name in PEERS:
         model = read_folder(peer_folder(name, root))

@@ -153,7 +153,7 @@ def test_prompts_that_do_not_fit() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             generate(decoder(), prompt)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="Encoder"):
+    with pytest.raises(TypeError, match="takes a Decoder, such as smollm2; this Encoder doesn't"):
         generate(Encoder(GPT), [[1]])  # type: ignore[arg-type]
 
 

@@ -198,7 +198,7 @@ def test_other_architecture_is_named(tmp_path: Path) -> None:
         (b"", "no GGUF file"),
         (b"PK\x03\x04", "no GGUF file"),
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
-        (b"GGUF\x03\x00\x00\x00", "damaged"),
+        (b"GGUF\x03\x00\x00\x00", r"bad\.gguf is cut off or damaged \(8 bytes\)"),
     ],
 )
 def test_damaged_files(content: bytes, message: str, tmp_path: Path) -> None:
@@ -212,6 +212,15 @@ def test_damaged_files(content: bytes, message: str, tmp_path: Path) -> None:
 
 def test_truncated_file(tmp_path: Path) -> None:
     path = write(tmp_path / "tiny.gguf", peer("llama"))
-    path.write_bytes(path.read_bytes()[:-2000])
-    with pytest.raises(ValueError, match="damaged"):
+    whole = path.read_bytes()
+    for size in (10, 30, 500, 2000, 2239, 3000, len(whole) - 2000, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ValueError, match=rf"tiny\.gguf is cut off or damaged \({size:,} bytes"):
+            read_gguf(path)
+
+
+def test_text_that_is_no_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "tiny.gguf", peer("llama"), more=lambda w: w.add_name("some name"))
+    path.write_bytes(path.read_bytes().replace(b"some name", b"some \xff\xff\xff\xff"))
+    with pytest.raises(ValueError, match=r"tiny\.gguf is cut off or damaged"):
         read_gguf(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -92,9 +93,11 @@ def test_a_gguf_file_with_its_tokenizer(tmp_path: Path) -> None:
     assert same.encode("0123") == tokenizer.encode("0123")
 
 
-@pytest.mark.parametrize("name", ["no-such-model", "no/such/folder", "./nowhere", "lost.gguf"])
+@pytest.mark.parametrize(
+    "name", ["no-such-model", "no/such/folder", "./nowhere", "lost.gguf", "", " "]
+)
 def test_unknown_names_list_what_there_is(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}.*minilm, smollm2.*folder.*gguf.*hub"):
+    with pytest.raises(ValueError, match=f"'{name}'.*minilm, smollm2.*folder.*gguf.*hub"):
         jumok.load(name)
 
 
@@ -107,7 +110,7 @@ def test_other_files_are_no_models(tmp_path: Path) -> None:
 
 def test_the_hub_without_network() -> None:
     # tests/conftest.py keeps hub libraries offline.
-    with pytest.raises(FetchError, match=r"'owner/name'.*minilm, smollm2"):
+    with pytest.raises(FetchError, match=r"'owner/name'.*[^.]\. Is the name.*minilm, smollm2"):
         jumok.load("owner/name")
 
 
@@ -136,6 +139,77 @@ def test_the_hub_is_asked_for_plain_weights_only(
     assert torch.equal(jumok.load("owner/tiny")[0](ids), tiny()(ids))
 
 
-def test_unknown_dtype(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"dtype='int8'.*bfloat16"):
-        jumok.load(tmp_path, dtype="int8")
+@pytest.mark.parametrize("reason", ["It has no answer", "It has no answer.", ""])
+def test_the_reason_of_the_hub_ends_in_one_full_stop(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def snapshot(*_: object, **__: object) -> str:
+        raise OSError(reason)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    with pytest.raises(FetchError, match=r"hub: (It has no answer|OSError)\. Is the name right"):
+        jumok.load("owner/name")
+
+
+@pytest.mark.parametrize("name", [None, 3, b"minilm"])
+def test_a_name_that_is_none(name: object) -> None:
+    with pytest.raises(TypeError, match=rf"load\({name!r}\).*minilm, smollm2, a folder"):
+        jumok.load(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "nn", torch.int8])
+def test_unknown_dtype(dtype: str | torch.dtype, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"dtype={dtype!r}.*bfloat16"):
+        jumok.load(tmp_path, dtype=dtype)
+
+
+def test_a_dtype_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"dtype=3: one of float32, bfloat16"):
+        jumok.load(tmp_path, dtype=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize("device", ["cuda", "cuda:7", torch.device("cuda")])
+def test_without_cuda(device: str | torch.device, tmp_path: Path) -> None:
+    jumok.save(tiny(), tmp_path)
+    with pytest.raises(ValueError, match=r"cuda.*there is no CUDA device .*CPU"):
+        jumok.load(tmp_path, device=device)
+
+
+def test_a_device_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"device='gpu': torch knows no device of that name"):
+        jumok.load(tmp_path, device="gpu")
+    with pytest.raises(TypeError, match=r"device=1\.5: .*'cuda'"):
+        jumok.load(tmp_path, device=1.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer.json", b'{"version": "1.0", '),
+        ("tokenizer.json", b"[]"),
+        ("tokenizer_config.json", b"{"),
+        ("tokenizer_config.json", b"\xff\xff"),
+        ("special_tokens_map.json", b"[]"),
+        ("chat_template.jinja", b"\xff\xff"),
+    ],
+)
+def test_a_damaged_tokenizer_is_named(name: str, content: bytes, tmp_path: Path) -> None:
+    jumok.save(tiny(), tmp_path, byte_tokenizer())
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{tmp_path / name}"):
+        jumok.load(tmp_path)
+
+
+def test_a_gguf_file_with_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
+    for number, tokens in enumerate(([], ["a"], ["a", "b"])):
+
+        def vocabulary(writer: Any, tokens: list[str] = tokens) -> None:
+            writer.add_tokenizer_model("gpt2")
+            writer.add_tokenizer_pre("gpt-2")
+            writer.add_token_list(tokens)
+            writer.add_token_merges(["a nowhere"])
+
+        path = write(tmp_path / f"{number}.gguf", peer("llama"), more=vocabulary)
+        with pytest.raises(ValueError, match=f"tokenizer of {path}"):
+            jumok.load(path)

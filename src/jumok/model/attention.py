@@ -67,7 +67,9 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        if n_heads < 1 or n_kv_heads < 1 or n_heads % n_kv_heads:
+        if n_heads < 1:
+            raise ValueError(f"n_heads={n_heads}: at least 1")
+        if n_kv_heads < 1 or n_heads % n_kv_heads:
             raise ValueError(
                 f"n_heads={n_heads} must be a positive multiple of n_kv_heads={n_kv_heads}"
             )

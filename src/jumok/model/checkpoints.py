@@ -177,7 +177,10 @@ def _weight_files(folder: Path) -> list[Path]:
         return [folder / "model.safetensors"]
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = sorted({folder / name for name in _read_json(index)["weight_map"].values()})
+        weight_map = _read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise ValueError(f"{index} is damaged: it has no weight_map of tensors to files")
+        shards = sorted({folder / str(name) for name in weight_map.values()})
         missing = [shard.name for shard in shards if not shard.is_file()]
         if missing:
             raise FileNotFoundError(f"{folder} lacks {missing} that {index.name} speaks of")

@@ -371,7 +371,8 @@ def _read_prompts(
 ) -> tuple[Tensor, Tensor | None]:
     if not isinstance(model, Decoder):
         raise TypeError(
-            f"generate takes a Decoder; a {type(model).__name__} doesn't predict the next token"
+            f"generate takes a Decoder, such as smollm2; this {type(model).__name__} doesn't "
+            f"predict the next token"
         )
     place = model.embedding.weight.device
     try:

@@ -66,8 +66,8 @@ def open_gguf(path: str | Path) -> Any:
 
     try:
         return GGUFReader(path)
-    except (ValueError, IndexError, KeyError, OSError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from None
+    except (ValueError, IndexError, KeyError, OverflowError) as error:
+        raise _damaged(path) from error
 
 
 def read_gguf(
@@ -88,10 +88,15 @@ def read_gguf(
         A `Decoder` in eval mode.
 
     Raises:
-        ValueError: another architecture, or a setting or tensor that is not known.
+        ValueError: another architecture, or a setting or tensor that is not known; a damaged
+            file.
     """
+    path = Path(path)
     reader = open_gguf(path) if reader is None else reader
-    fields = {name: entry.contents() for name, entry in reader.fields.items()}
+    try:
+        fields = {name: entry.contents() for name, entry in reader.fields.items()}
+    except (ValueError, IndexError) as error:  # text that is no UTF-8, places beyond the end
+        raise _damaged(path) from error
     stored = {entry.name: entry for entry in reader.tensors}
     config = _read_config(fields, stored, str(path))
     assert config.n_kv_heads is not None
@@ -106,6 +111,11 @@ def read_gguf(
             heads = config.n_kv_heads
         tensors[_canonical(name)] = _reader(entry, heads)
     return build(FAMILIES["llama"], config, tensors, str(path), dtype or torch.float32, device)
+
+
+def _damaged(path: Path) -> ValueError:
+    size = path.stat().st_size
+    return ValueError(f"{path} is cut off or damaged ({size:,} bytes): copy or fetch it again")
 
 
 def unpermuted(rows: Tensor, n_heads: int) -> Tensor:

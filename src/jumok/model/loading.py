@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,10 +28,12 @@ _TOKENIZER_FILES = (
     "vocab.json",
     "vocab.txt",
 )
+_KINDS = f"{', '.join(ZOO)}, a folder, a .gguf file, or a hub id (owner/name)"
+_DTYPES = "float32, bfloat16, float16, float64"
 
 
 def load(
-    name_or_path: str | Path,
+    name_or_path: str | os.PathLike[str],
     *,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
@@ -46,38 +49,40 @@ def load(
 
     Returns:
         ``(model, tokenizer)``: a `Decoder` or `Encoder` in eval mode; the tokenizer is `None`
-        for a folder that has none.
+        for a folder that has no file of one.
 
     Raises:
-        ValueError: no model of that name; a checkpoint that is damaged or not supported.
+        TypeError: a name, dtype or device that is none.
+        ValueError: no model of that name, no such dtype or device; a checkpoint or tokenizer that
+            is damaged or not supported.
         OSError: a file is missing, or the model could not be fetched.
 
     Example:
         >>> model, tokenizer = jumok.load("smollm2")
     """
-    dtype = _read_dtype(dtype)
-    text, path = str(name_or_path), Path(name_or_path).expanduser()
+    if not isinstance(name_or_path, (str, os.PathLike)):
+        raise TypeError(f"load({name_or_path!r}): give the name of a model ({_KINDS})")
+    dtype, device = _read_dtype(dtype), _read_device(device)
+    text, path = os.fspath(name_or_path), Path(name_or_path).expanduser()
     if text in ZOO:
         path = model_folder(text)
-    elif path.is_file():
+        try:
+            return _read_folder(path, dtype, device)
+        except (ValueError, FileNotFoundError) as error:
+            raise ValueError(f"{error}. Delete {path}: {text} is fetched again then") from error
+    if text and path.is_file():
         if path.suffix != ".gguf":
             raise ValueError(
                 f"{path} is no model: give its folder (with config.json and safetensors) or a "
                 f".gguf file"
             )
         reader = open_gguf(path)
-        return read_gguf(path, dtype, device, reader), Tokenizer.from_gguf(reader)
-    elif not path.is_dir():
+        return read_gguf(path, dtype, device, reader), _gguf_tokenizer(path, reader)
+    if not text or not path.is_dir():
         if path.suffix == ".gguf" or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", text):
-            raise ValueError(
-                f"there is no model {text!r}. It can be {', '.join(ZOO)}, a folder, a .gguf file, "
-                f"or a hub id (owner/name)"
-            )
+            raise ValueError(f"there is no model {text!r}. It can be {_KINDS}")
         path = _hub_folder(text)
-    tokenizer = None
-    if any((path / name).is_file() for name in _TOKENIZER_FILES):
-        tokenizer = Tokenizer.from_folder(path)
-    return read_folder(path, dtype, device), tokenizer
+    return _read_folder(path, dtype, device)
 
 
 def save(model: Decoder | Encoder, folder: str | Path, tokenizer: Any = None) -> None:
@@ -97,12 +102,52 @@ def save(model: Decoder | Encoder, folder: str | Path, tokenizer: Any = None) ->
         as_tokenizer(tokenizer).save(folder)
 
 
+def _read_folder(
+    folder: Path, dtype: torch.dtype | None, device: torch.device | None
+) -> tuple[Model, Tokenizer | None]:
+    tokenizer = None
+    if any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        tokenizer = Tokenizer.from_folder(folder)
+    return read_folder(folder, dtype, device), tokenizer
+
+
+def _gguf_tokenizer(path: Path, reader: Any) -> Tokenizer:
+    try:
+        return Tokenizer.from_gguf(reader)
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:  # the only kind that tokenizers raises
+        raise ValueError(f"cannot read the tokenizer of {path}: {error}") from error
+
+
 def _read_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    if dtype is None or isinstance(dtype, torch.dtype):
-        return dtype
-    found = getattr(torch, dtype, None)
+    if dtype is None:
+        return None
+    if not isinstance(dtype, (str, torch.dtype)):
+        raise TypeError(f"dtype={dtype!r}: one of {_DTYPES}, as a name or of torch")
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
-        raise ValueError(f"dtype={dtype!r}: one of float32, bfloat16, float16, float64")
+        raise ValueError(f"dtype={dtype!r}: one of {_DTYPES}")
+    return found
+
+
+def _read_device(device: torch.device | str | None) -> torch.device | None:
+    if device is None:
+        return None
+    if not isinstance(device, (str, torch.device)):
+        raise TypeError(f"device={device!r}: a name, such as 'cpu' or 'cuda', or a torch.device")
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device={device!r}: torch knows no device of that name") from None
+    try:
+        torch.empty(0, device=found)
+    except Exception as error:  # each kind of device fails in its own way
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(
+            f"device={device!r}: there is no {found.type.upper()} device that can be used here "
+            f"({reason[0].rstrip('.')}); leave device out for the CPU"
+        ) from error
     return found
 
 
@@ -121,6 +166,7 @@ def _hub_folder(name: str) -> Path:
     except Exception as error:  # its many kinds of network and access errors
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise FetchError(
-            f"cannot fetch {name!r} from the hub: {reason[0]} Is the name right? Download it "
-            f"where there is a network and give its folder; {', '.join(ZOO)} need no hub."
+            f"cannot fetch {name!r} from the hub: {reason[0].rstrip('.')}. Is the name right? "
+            f"Download it where there is a network and give its folder; {', '.join(ZOO)} need no "
+            f"hub."
         ) from error

