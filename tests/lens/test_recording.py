@@ -210,3 +210,39 @@ def test_a_decoding_loop_is_saved_with_its_ids(tmp_path):
     assert opened.ids.tolist() == ids.tolist()
     _, weights, _ = jumok.attention(q.numpy(), k.numpy(), v.numpy(), causal=True)
     np.testing.assert_allclose(opened[0][...], weights, atol=1e-6)
+
+
+def damaged(header, **changes):
+    return json.dumps(header | changes)
+
+
+def test_a_damaged_description_is_said(tmp_path):
+    from safetensors import safe_open
+
+    record().save(tmp_path / "run.safetensors")
+    with safe_open(tmp_path / "run.safetensors", "numpy") as opened:
+        header = json.loads(opened.metadata()["jumok"])
+        arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    first = header["maps"][0]
+    broken = [
+        "{",
+        "[]",
+        json.dumps({key: value for key, value in header.items() if key != "maps"}),
+        json.dumps({key: value for key, value in header.items() if key != "format"}),
+        damaged(header, maps=[{key: value for key, value in first.items() if key != "q"}]),
+        damaged(header, maps=[first | {"q": "nowhere"}]),
+        damaged(header, maps=[first | {"shape": [2, 6, 5, 6]}]),
+        damaged(header, maps=[first | {"shape": [2, 6]}]),
+        damaged(header, maps=[first | {"mask": {"rule": "unknown"}}]),
+        damaged(header, maps=[first | {"mask": {"rule": "dense", "visible": "nowhere"}}]),
+        damaged(header, maps=[first | {"scale": None}]),
+    ]
+    for number, text in enumerate(broken):
+        path = tmp_path / f"{number}.safetensors"
+        save_file(arrays, path, {"jumok": text})
+        with pytest.raises(ValueError, match=rf"{number}.safetensors"):
+            jumok.open(path)
+    with pytest.raises(FileNotFoundError, match="that is a folder"):
+        jumok.open(tmp_path)
+    with pytest.raises(IsADirectoryError, match="that is a folder"):
+        record().save(tmp_path)

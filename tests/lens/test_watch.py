@@ -513,6 +513,108 @@ def test_watching_training_changes_no_gradient_bit():
     assert all(torch.equal(a, b) for a, b in zip(gradients(False), gradients(True), strict=True))
 
 
+def test_a_mask_that_is_overwritten_later_is_noticed():
+    q, k, v = tensors((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))
+    for mask in (torch.ones(3, 3, dtype=torch.bool).tril(), torch.randn(3, 3)):
+        for function in (SDPA, lambda q, k, v, mask: fused.attention(q, k, v, mask)):
+            mask = mask.detach().requires_grad_(False)[:]
+            model = Call(function)
+            with jumok.watch(model) as recording:
+                model(q, k, v, mask)
+            recording[0][0, 0]
+            before = mask.clone()
+            mask.zero_()
+            with pytest.raises(ValueError, match="overwritten in place"):
+                recording[0][0, 0]
+            mask = before
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_mask_that_changes_between_layers_is_read_again(mode):
+    def layers(q, k, v):
+        mask = torch.zeros(3, 3)
+        mask[0] = torch.randn(3)
+        first = SDPA(q, k, v, mask)
+        mask[1] = 5.0 * torch.arange(3)
+        return first + SDPA(q, k, v, mask)
+
+    q, k, v = tensors((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))
+    model = Call(layers)
+    with mode(), jumok.watch(model) as recording:
+        model(q, k, v)
+    late = softmax_weights(q, k, added=5.0 * torch.arange(3).expand(3, 3))
+    close = {"atol": 1e-6, "rtol": 1e-5}
+    torch.testing.assert_close(recording[1][:, :, 1].double(), late[:, :, 1], **close)
+    plain = softmax_weights(q, k)
+    torch.testing.assert_close(recording[0][:, :, 1].double(), plain[:, :, 1], **close)
+
+
+def test_under_autocast_what_the_kernel_got_is_recorded():
+    q, k, v = (3 * x for x in tensors((1, 2, 9, 8), (1, 2, 9, 8), (1, 2, 9, 8)))
+    model = Call(SDPA)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16), jumok.watch(model) as recording:
+        model(q, k, v)
+    expected = softmax_weights(q.bfloat16(), k.bfloat16())
+    torch.testing.assert_close(recording[0][...].double(), expected, atol=1e-4, rtol=1e-3)
+
+
+def test_query_heads_and_dimensions_that_broadcast():
+    q, k = tensors((1, 1, 4, 8), (1, 2, 4, 8))
+    model = Call(SDPA)
+    with jumok.watch(model) as recording:
+        model(q, k, k)
+        model(q[0, 0].expand(4, 4, 8)[:2], k, k)
+        model(q[:, :0], k[:, :0], k[:, :0])
+    expected = softmax_weights(q.expand(1, 2, 4, 8), k)
+    assert recording[0].shape == (1, 2, 4, 4)
+    torch.testing.assert_close(recording[0][...].double(), expected)
+    torch.testing.assert_close(recording[1][...].double(), expected)
+    assert recording[2].entropy().shape == (1, 0, 4)
+
+
+def test_a_thread_with_a_copy_of_the_context_is_another_thread():
+    import contextvars
+
+    model = Call(SDPA)
+    inputs = tensors((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))
+    with jumok.watch(model) as recording:
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(20):
+                pool.submit(contextvars.copy_context().run, model, *inputs).result()
+        assert len(recording) == 0
+        model(*inputs)
+    assert len(recording) == 1
+
+
+def test_a_copy_of_a_recording_or_of_a_watched_model_works():
+    import pickle
+
+    layer = Attention().eval()
+    with jumok.watch(layer) as recording, torch.no_grad():
+        layer(torch.randn(2, 5, 16))
+        twin = copy.deepcopy(layer)
+        twin(torch.randn(2, 5, 16))
+    assert len(recording) == 1
+    for other in (copy.deepcopy(recording), pickle.loads(pickle.dumps(recording))):
+        assert torch.equal(other[0][...], recording[0][...])
+        assert torch.equal(other[0].value_norms(), recording[0].value_norms())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("which", ["compiled", "original"])
+def test_a_compiled_model_runs_uncompiled_while_watched(which):
+    layer = Attention().eval()
+    x = torch.randn(2, 5, 16)
+    with torch.no_grad():
+        plain = layer(x)
+        compiled = torch.compile(layer, backend="eager")
+        compiled(x)
+        with jumok.watch(compiled if which == "compiled" else layer) as recording:
+            torch.testing.assert_close(compiled(x), plain)
+        compiled(x)
+    assert len(recording) == 1
+
+
 # -- the output projection --------------------------------------------------------------------
 
 
@@ -551,6 +653,35 @@ def test_the_output_projection_is_found(projection):
     torch.testing.assert_close(recording[0].value_norms(), expected)
 
 
+def test_heads_that_are_joined_otherwise_are_said():
+    class Interleaved(Attention):
+        def forward(self, x):
+            q, k, v = (p.unflatten(-1, (4, 4)).transpose(1, 2) for p in self.qkv(x).chunk(3, -1))
+            return self.out(SDPA(q, k, v).permute(0, 2, 3, 1).flatten(2))
+
+    class Mixing(Attention):
+        def forward(self, x):
+            q, k, v = (p.unflatten(-1, (4, 4)).transpose(1, 2) for p in self.qkv(x).chunk(3, -1))
+            return self.out(SDPA(q, k, v).transpose(1, 2).flatten(2).mT)
+
+    for model in (Interleaved().eval(), Mixing().eval()):
+        with torch.no_grad(), jumok.watch(model) as recording:
+            model(torch.randn(2, 16, 16))
+        assert recording[0].value_norms() is None
+        assert "side by side" in recording[0].value_note
+
+
+def test_a_projection_that_was_trained_since_is_not_used():
+    model = Attention().eval()
+    with jumok.watch(model) as recording:
+        loss = model(torch.randn(2, 5, 16)).square().sum()
+    assert recording[0].value_norms() is not None
+    loss.backward()
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    assert recording[0].value_norms() is None
+    assert "changed after the recording" in recording[0].value_note
+
+
 @pytest.mark.parametrize(
     ("between", "says"),
     [
@@ -575,6 +706,24 @@ def test_no_projection_is_said():
         model(torch.randn(2, 5, 16))
     assert recording[0].value_norms() is None
     assert "no linear map" in recording[0].value_note
+
+
+def test_attention_that_ran_unheard_beside_heard_is_said(llama, eager_llama):
+    by_hand = Call(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
+    model = nn.ModuleList([Call(SDPA), by_hand])
+    model.forward = lambda *inputs: [part(*inputs) for part in model]
+    inputs = tensors((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))
+    with pytest.warns(UserWarning, match="ran unheard.*: 1 "), jumok.watch(model) as recording:
+        model(*inputs)
+    assert recording.names == ["0"]
+    pair = nn.ModuleList([llama, eager_llama])
+    pair.forward = lambda ids: [part(ids) for part in pair]
+    with pytest.warns(UserWarning, match="3 attention modules ran unheard"), jumok.watch(pair):
+        pair(IDS)
+    router = Call(lambda q, k, v: SDPA(q, k, v) * (q @ k.mT).softmax(-1).amax())
+    with jumok.watch(router) as recording:
+        router(*inputs)
+    assert len(recording) == 1
 
 
 # -- errors -----------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class AttentionCall:
     @property
     def group(self) -> int:
         """How many query heads read one key head."""
-        return int(self.q.shape[1]) // int(self.k.shape[1])
+        return max(1, int(self.q.shape[1]) // max(1, int(self.k.shape[1])))
 
     def scores(
         self, batch: Sequence[int], heads: Sequence[int], rows: range, columns: range

@@ -145,7 +145,8 @@ def open_recording(path: str | os.PathLike[str]) -> Recording:
     """
     file = Path(path)
     if not file.is_file():
-        raise FileNotFoundError(f"no recording at {os.fspath(path)!r}")
+        what = "that is a folder" if file.is_dir() else "there is no such file"
+        raise FileNotFoundError(f"no recording at {os.fspath(path)!r}: {what}")
     try:
         with safe_open(file, framework="numpy") as opened:
             metadata = opened.metadata() or {}
@@ -159,16 +160,27 @@ def open_recording(path: str | os.PathLike[str]) -> Recording:
             f"{os.fspath(path)!r} is a safetensors file but not a recording; record a model with "
             f"jumok.watch and write it with recording.save(path)"
         )
-    header = json.loads(metadata["jumok"])
-    if header["format"] > FORMAT:
+    try:
+        header = json.loads(metadata["jumok"])
+        version = int(header["format"])
+        if version <= FORMAT:
+            return _read(header, _Arrays(file))
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise ValueError(
-            f"{os.fspath(path)!r} was written by a newer jumok (format {header['format']}, this "
-            f"one reads up to {FORMAT}); update jumok to open it"
-        )
-    arrays = _Arrays(file)
-    recording = Recording(
-        header["model"], [AttentionMap(_Stored(entry, arrays)) for entry in header["maps"]]
+            f"{os.fspath(path)!r}: the description of the recording is damaged "
+            f"({type(error).__name__}: {error}); record the model again"
+        ) from None
+    raise ValueError(
+        f"{os.fspath(path)!r} was written by a newer jumok (format {version}, this one reads up to "
+        f"{FORMAT}); update jumok to open it"
     )
+
+
+def _read(header: dict[str, Any], arrays: _Arrays) -> Recording:
+    sources = [_Stored(entry, arrays) for entry in header["maps"]]
+    for source in sources:
+        source.check()
+    recording = Recording(str(header["model"]), [AttentionMap(source) for source in sources])
     if "ids" in header:
         recording.ids = np.array(arrays[header["ids"]])
     return recording
@@ -247,6 +259,8 @@ class _Writer:
             for name, (array, dtype) in self._arrays.items()
         }
         folder = path.parent
+        if path.is_dir():
+            raise IsADirectoryError(f"cannot save to {os.fspath(path)!r}: that is a folder")
         if not folder.is_dir():
             raise FileNotFoundError(
                 f"cannot save to {os.fspath(path)!r}: no folder {str(folder)!r}"
@@ -316,6 +330,9 @@ class _Arrays:
         """The same object for the same name: masks that several maps share."""
         return self._shared.setdefault(name, self[name])
 
+    def shape(self, name: str) -> list[int]:
+        return list(self._header[name]["shape"])
+
     def stored_bytes(self, name: str) -> int:
         start, stop = self._header[name]["data_offsets"]
         return int(stop - start)
@@ -334,7 +351,8 @@ class _Arrays:
         if rule == "both":
             rules = (self.mask(part) for part in tree["rules"])
             return Both(tuple(part for part in rules if part is not None))
-        assert rule == "steps", rule
+        if rule != "steps":
+            raise KeyError(rule)
         return Steps(
             tuple((self.mask(part), queries, keys) for part, queries, keys in tree["parts"])
         )
@@ -373,6 +391,24 @@ class _Stored:
     def has_value_norms(self) -> bool:
         return "value_norms" in self.entry
 
+    def check(self) -> None:
+        """Raise a `KeyError` or `TypeError` where the entry and the arrays don't fit."""
+        entry, arrays = self.entry, self.arrays
+        batch, heads, queries, keys = self.shape
+        q, k = arrays.shape(entry["q"]), arrays.shape(entry["k"])
+        if (
+            q[:3] != [batch, heads, queries]
+            or k != [batch, k[1], keys, q[3]]
+            or arrays.shape(entry["lse"]) != [batch, heads, queries]
+        ):
+            raise TypeError(f"{self.name} of shape {self.shape} has q {q} and k {k}")
+        for kind in ("v", "bias", "sinks", "value_norms"):
+            if kind in entry:
+                arrays.shape(entry[kind])
+        float(entry["scale"])
+        arrays.mask(entry["mask"])
+        str(entry["softcap"]), str(entry["value_note"])
+
     def value_norms(self) -> Array | None:
         return self.arrays[self.entry["value_norms"]] if self.has_value_norms else None
 
@@ -401,19 +437,20 @@ def _shared_arrays(call: AttentionCall) -> Iterator[Array]:
     if call.bias is not None:
         yield call.bias
     if call.mask is not None:
-        yield from _mask_arrays(call.mask)
+        yield from mask_arrays(call.mask)
 
 
-def _mask_arrays(mask: Mask) -> Iterator[Array]:
+def mask_arrays(mask: Mask) -> Iterator[Array]:
+    """The arrays that a rule holds."""
     if isinstance(mask, (Padding, Dense)):
         yield mask.visible
     elif isinstance(mask, Both):
         for rule in mask.rules:
-            yield from _mask_arrays(rule)
+            yield from mask_arrays(rule)
     elif isinstance(mask, Steps):
         for part, _, _ in mask.parts:
             if part is not None:
-                yield from _mask_arrays(part)
+                yield from mask_arrays(part)
 
 
 def _array_bytes(array: Array) -> int:

@@ -71,7 +71,10 @@ class Heard:
     lse: Tensor | None = None
     projection: Tensor | None = None
     """W_O as (output width, heads · Dv), once the linear map has been seen."""
+    projection_version: int | None = None
     projection_note: str = "no linear map was applied to the attention's output"
+    ends: Tensor | None = None
+    """The output of the first and the last token, heads joined (2, heads · Dv)."""
 
 
 class _LseReader(TorchDispatchMode):
@@ -98,12 +101,16 @@ class _LseReader(TorchDispatchMode):
 class Listener(TorchFunctionMode):
     """Hears attention among the torch functions that run; `on_heard` gets each call."""
 
-    def __init__(self, on_heard: Callable[[Heard], None]) -> None:
+    def __init__(
+        self, on_heard: Callable[[Heard], None], on_unheard: Callable[[str], None]
+    ) -> None:
         super().__init__()
         self._on_heard = on_heard
+        self._on_unheard = on_unheard
         self._muted = False
         self._followed: dict[int, tuple[Tensor, Heard]] = {}
         self._weights_path: _WeightsPath | None = None
+        self._softmaxed: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
         self._masks: dict[
             int, tuple[weakref.ref[Tensor], int | None, Mask | None, Tensor | None]
         ] = {}
@@ -129,8 +136,11 @@ class Listener(TorchFunctionMode):
         if self._weights_path is not None:
             heard = self._weights_path.step(func.__name__, args, kwargs, result, self._read_mask)
             if heard is not None:
-                self._emit(heard, result)
+                batch, heads = heard.q.shape[:2]
+                self._emit(heard, result, result.reshape(batch, heads, *result.shape[1:]))
                 return result
+        else:
+            self._notice_softmax(func.__name__, args, result)
         if self._followed:
             self._follow(func.__name__, args, kwargs, result)
         return result
@@ -139,6 +149,7 @@ class Listener(TorchFunctionMode):
         """Let go of what is being followed; called when the outermost module has returned."""
         self._followed.clear()
         self._masks.clear()
+        self._softmaxed.clear()
 
     # -- the places ---------------------------------------------------------------------------
 
@@ -146,12 +157,13 @@ class Listener(TorchFunctionMode):
         with _LseReader() as reader:
             output: Tensor = F.scaled_dot_product_attention(*args, **kwargs)
         q, k, v, attn_mask, _, is_causal, scale = _sdpa_arguments(*args, **kwargs)
+        q, k, v, attn_mask = _autocast(q, k, v, attn_mask)
         mask, bias = self._read_mask(_four_dimensional_mask(attn_mask, q, k))
         if is_causal:
             mask = join(mask, _top_left(q.shape[-2], k.shape[-2]))
         q4, k4, v4 = _four_dimensional(q, k, v)
         heard = Heard(q4, k4, v4, mask, bias, _scale(scale, q), lse=reader.lse)
-        self._emit(heard, output)
+        self._emit(heard, output, output.reshape(*q4.shape[:3], v4.shape[3]))
         return output
 
     def _hear_fused(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -160,13 +172,16 @@ class Listener(TorchFunctionMode):
         heard = Heard(
             call.q, call.k, call.v, call.rule, call.bias, call.scale, call.softcap, call.sinks, lse
         )
-        self._emit(heard, output)
+        self._emit(heard, output, output.reshape(*call.q.shape[:3], call.v.shape[3]))
         return output, lse
 
     def transformers_interface(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap one of transformers' attention functions, if it is one whose meaning is known."""
         module = sys.modules.get("transformers.integrations.sdpa_attention")
-        if module is None or function is not module.sdpa_attention_forward or self._muted:
+        if module is None or self._muted:
+            return function
+        if function is not module.sdpa_attention_forward:
+            self._on_unheard(f"transformers' {function.__name__}")
             return function
 
         def heard_function(
@@ -185,6 +200,7 @@ class Listener(TorchFunctionMode):
             finally:
                 self._muted = False
             options = dict(zip(("dropout", "scaling", "is_causal"), args, strict=False)) | kwargs
+            query, key, value, attention_mask = _autocast(query, key, value, attention_mask)
             n_queries, n_keys = query.shape[2], key.shape[2]
             causal = options.get("is_causal")
             causal = getattr(layer, "is_causal", True) if causal is None else causal
@@ -205,7 +221,8 @@ class Listener(TorchFunctionMode):
                 # One query of grouped heads runs as (key heads, group) instead of heads.
                 lse = lse.reshape(query.shape[0], query.shape[1], n_queries)
             scale = _scale(options.get("scaling"), query)
-            self._emit(Heard(query, key, value, mask, bias, scale, lse=lse), result[0])
+            heard = Heard(query, key, value, mask, bias, scale, lse=lse)
+            self._emit(heard, result[0], result[0].transpose(1, 2))
             return result
 
         return heard_function
@@ -218,12 +235,16 @@ class Listener(TorchFunctionMode):
             return None, None
         version = None if mask.is_inference() else mask._version
         known = self._masks.get(id(mask))
-        if known is not None and known[0]() is mask and known[1] == version:
-            return known[2], known[3]
+        if known is not None and known[0]() is mask:
+            # Nobody counts the writes to an inference tensor: compare it with the copy.
+            same = _reads_as(mask, known[2], known[3]) if version is None else known[1] == version
+            if same:
+                return known[2], known[3]
         kept = mask.detach()
+        rule: Mask | None
+        bias: Tensor | None
         if mask.dtype == torch.bool:
-            rule: Mask | None = Dense(_owned(_at_least_2d(kept), version))
-            bias: Tensor | None = None
+            rule, bias = Dense(_owned(_at_least_2d(kept), version)), None
         elif bool(((kept == 0) | (kept == -math.inf)).all()):
             rule, bias = Dense(_at_least_2d(kept == 0)), None
         else:
@@ -232,7 +253,23 @@ class Listener(TorchFunctionMode):
         self._masks[id(mask)] = (weakref.ref(mask), version, rule, bias)
         return rule, bias
 
-    def _emit(self, heard: Heard, output: Tensor) -> None:
+    def _notice_softmax(self, name: str, args: Any, result: Any) -> None:
+        """A softmax that becomes the left side of a product is attention written by hand."""
+        if name == "softmax" and isinstance(result, Tensor) and result.ndim > 2:
+            self._softmaxed[id(result)] = result
+        elif self._softmaxed and args and isinstance(args[0], Tensor):
+            if self._softmaxed.get(id(args[0])) is not args[0]:
+                return
+            if name in _MOVES or name == "dropout":
+                self._softmaxed[id(result)] = result
+            elif name in ("matmul", "__matmul__", "bmm"):
+                self._on_unheard("a softmax and a product by hand")
+
+    def _emit(self, heard: Heard, output: Tensor, by_heads: Tensor) -> None:
+        """Pass a call on, and follow its output; `by_heads` is that as (B, H, T, Dv)."""
+        if by_heads.numel():
+            ends = torch.stack([by_heads[0, :, 0], by_heads[-1, :, -1]])
+            heard.ends = ends.detach().flatten(1)
         if heard.lse is not None:
             lse = heard.lse.detach()
             n_queries = heard.q.shape[2]
@@ -256,14 +293,20 @@ class Listener(TorchFunctionMode):
             weight = _linear_weight(name, argument, args, kwargs)
             if weight is not None:
                 width = heard.q.shape[1] * heard.v.shape[-1]
-                if weight.shape[1] == width and argument.shape[-1] == width:
-                    heard.projection = weight.detach()
-                    heard.projection_note = "the first linear map that takes the output"
-                else:
+                if weight.shape[1] != width or argument.shape[-1] != width:
                     heard.projection_note = (
                         f"the linear map after the attention takes {argument.shape[-1]} numbers, "
                         f"not heads · head_dim = {width}"
                     )
+                elif not _joined_by_heads(argument, heard.ends):
+                    heard.projection_note = (
+                        "the linear map after the attention does not take the heads of one token "
+                        "side by side"
+                    )
+                else:
+                    heard.projection = weight.detach()
+                    heard.projection_version = None if weight.is_inference() else weight._version
+                    heard.projection_note = "the first linear map that takes the output"
             elif any(
                 out.is_floating_point() and out.numel() >= argument.numel()
                 for out in _tensors(result if isinstance(result, (tuple, list)) else (result,))
@@ -409,32 +452,64 @@ def _owned(tensor: Tensor, version: int | None) -> Tensor:
     return tensor if version == 0 else tensor.clone()
 
 
+def _autocast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Any, ...]:
+    """The arguments as autocast hands them to the kernel."""
+    kind = q.device.type
+    if not torch.is_autocast_enabled(kind):
+        return q, k, v, mask
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(
+        x.to(dtype) if x is not None and x.is_floating_point() and x.dtype != torch.float64 else x
+        for x in (q, k, v, mask)
+    )
+
+
+def _joined_by_heads(x: Tensor, ends: Tensor | None) -> bool:
+    """Whether x has the heads of one token side by side: told by its first and last token."""
+    if ends is None:
+        return True
+    rows = x.detach().reshape(-1, x.shape[-1])
+    found = torch.stack([rows[0], rows[-1]])
+    return torch.equal(found.nan_to_num(), ends.to(found.dtype).nan_to_num())
+
+
+def _reads_as(mask: Tensor, rule: Mask | None, bias: Tensor | None) -> bool:
+    """Whether a mask still says what was read from it."""
+    mask = _at_least_2d(mask)
+    if bias is not None:
+        return torch.equal(mask, bias)
+    assert isinstance(rule, Dense)
+    return torch.equal(mask if mask.dtype == torch.bool else mask == 0, rule.visible)
+
+
 def _four_dimensional(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(B, H, T, D) views of what SDPA takes: any leading dimensions, which may broadcast."""
     if q.is_nested or k.is_nested:
         raise ValueError(
             "attention over nested tensors cannot be recorded; pass a padded batch with its mask"
         )
-    q, k, v = (t if t.ndim >= 3 else t[None] for t in (q, k, v))
-    if q.ndim == 3:
+    size = max(q.ndim, k.ndim, v.ndim, 3)
+    q, k, v = (x.reshape(*(1,) * (size - x.ndim), *x.shape) for x in (q, k, v))
+    if size == 3:
         q, k, v = q[:, None], k[:, None], v[:, None]
     batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    heads = (max(q.shape[-3], k.shape[-3]), max(k.shape[-3], v.shape[-3]))
     four = []
-    for tensor in (q, k, v):
-        if tensor.shape[:-3] != batch:
-            tensor = tensor.expand(*batch, *tensor.shape[-3:])
-        four.append(tensor if len(batch) == 1 else tensor.flatten(0, len(batch) - 1))
+    for x, n_heads in ((q, heads[0]), (k, heads[1]), (v, heads[1])):
+        x = x.expand(*batch, n_heads, *x.shape[-2:])
+        four.append(x if len(batch) == 1 else x.flatten(0, len(batch) - 1))
     return four[0], four[1], four[2]
 
 
 def _four_dimensional_mask(mask: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
     """The mask of a call whose inputs are not (B, H, T, D), in step with `_four_dimensional`."""
-    if mask is None or q.ndim == 4 or mask.ndim <= 2:
+    size = max(q.ndim, k.ndim)
+    if mask is None or size == 4 or mask.ndim <= 2:
         return mask
-    if q.ndim == 3:
+    if size == 3:
         return mask[:, None]
     batch = torch.broadcast_shapes(q.shape[:-3], k.shape[:-3])
-    missing = q.ndim - mask.ndim
+    missing = size - mask.ndim
     mask = mask.reshape(*(1,) * missing, *mask.shape)
     return mask.expand(*batch, *mask.shape[-3:]).flatten(0, len(batch) - 1)
 

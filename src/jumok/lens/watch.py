@@ -8,7 +8,9 @@ the steps of a decoding loop are stitched into one map.
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
+import warnings
 from contextlib import ExitStack
 from contextvars import ContextVar, Token
 from types import TracebackType
@@ -20,7 +22,7 @@ from torch import Tensor
 
 from jumok.lens.attention_map import AttentionMap
 from jumok.lens.call import AttentionCall
-from jumok.lens.recording import Recording
+from jumok.lens.recording import Recording, mask_arrays
 from jumok.lens.taps import Heard, Listener, transformers_functions
 from jumok.masks import Both, Causal, Dense, Mask, Padding, Steps, Window, join
 
@@ -79,6 +81,8 @@ class watch:
         self._names = {module: name for name, module in reversed(list(model.named_modules()))}
         self._stack: list[torch.nn.Module] = []
         self._ran: dict[str, None] = {}
+        self._unheard: dict[str, str] = {}
+        self._thread = 0
         self._forward = 0
         self._tracks: dict[str, list[_Track]] = {}
         self._new_ids: np.ndarray[Any, np.dtype[np.int64]] | None = None
@@ -89,6 +93,10 @@ class watch:
         if self._exits is not None:
             raise ValueError("this watch is open already; make another one: jumok.watch(model)")
         self._exits = ExitStack()
+        self._thread = threading.get_ident()
+        if "torch._dynamo" in sys.modules:
+            # A compiled module would run past every tap, or trace them.
+            self._exits.enter_context(torch.compiler.set_stance("force_eager"))
         for module in self._names:
             before = module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True)
             after = module.register_forward_hook(self._after, always_call=True)
@@ -107,8 +115,23 @@ class watch:
     ) -> None:
         assert self._exits is not None
         self._exits.close()
-        if error is None and not len(self._recording):
+        if error is not None:
+            return
+        if not len(self._recording):
             raise ValueError(self._nothing_heard())
+        missing = {name: what for name, what in self._unheard.items() if name not in self._tracks}
+        if missing:
+            names = ", ".join(list(missing)[:6]) + (" …" if len(missing) > 6 else "")
+            warnings.warn(
+                f"{len(missing)} attention modules ran unheard and are not in the recording: "
+                f"{names} ({' and '.join(sorted(set(missing.values())))}). Load a transformers "
+                f'model with attn_implementation="sdpa"; attention by hand is not heard yet',
+                stacklevel=2,
+            )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> watch:
+        # A copy of a watched model carries the hooks, but is not what is being watched.
+        return self
 
     def _close(self, token: Token[tuple[watch, ...]]) -> None:
         _open.set(tuple(other for other in _open.get() if other is not self))
@@ -137,8 +160,13 @@ class watch:
 
     # -- hooks --------------------------------------------------------------------------------
 
+    def _is_mine(self, module: torch.nn.Module) -> bool:
+        """Whether a module runs for this watch: in its context, and in its thread."""
+        inside = self in _open.get() and threading.get_ident() == self._thread
+        return inside and module in self._names
+
     def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        if self not in _open.get():
+        if not self._is_mine(module):
             return
         if not self._stack:
             self._forward += 1
@@ -147,14 +175,14 @@ class watch:
         self._stack.append(module)
         self._ran[type(module).__name__] = None
         if _running.depth == 0:
-            _running.listener = Listener(_heard)
+            _running.listener = Listener(_heard, _unheard)
             _running.exits = ExitStack()
             _running.exits.enter_context(_running.listener)
         _running.depth += 1
 
     def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         # A hook that runs although its module's pre-hook did not (an error before it) is no exit.
-        if self in _open.get() and module in self._stack:
+        if self._is_mine(module) and module in self._stack:
             while self._leave() is not module:
                 pass
 
@@ -182,10 +210,17 @@ class watch:
 
     # -- calls --------------------------------------------------------------------------------
 
+    def _here(self) -> str:
+        module = self._stack[-1]
+        return self._names[module] or type(module).__name__
+
+    def note_unheard(self, what: str) -> None:
+        """Remember that the innermost module attends in a way that no tap hears."""
+        self._unheard[self._here()] = what
+
     def record(self, heard: Heard) -> None:
         """Put one call into the map it belongs to."""
-        module = self._stack[-1]
-        name = self._names[module] or type(module).__name__
+        name = self._here()
         tracks = self._tracks.setdefault(name, [])
         for track in tracks:
             if track.forward < self._forward and track.extended_by(heard):
@@ -206,21 +241,34 @@ class watch:
             self._recording.ids = np.concatenate([ids, new], axis=1)
 
 
+def _listening_watches() -> list[watch]:
+    here = threading.get_ident()
+    return [one for one in _open.get() if one._stack and one._thread == here]
+
+
 def _heard(heard: Heard) -> None:
-    for watching in _open.get():
-        if watching._stack:
-            watching.record(heard)
+    for watching in _listening_watches():
+        watching.record(heard)
+
+
+def _unheard(what: str) -> None:
+    for watching in _listening_watches():
+        watching.note_unheard(what)
 
 
 def _listening() -> Listener | None:
-    return _running.listener if any(one._stack for one in _open.get()) else None
+    return _running.listener if _listening_watches() else None
 
 
 # -- what is kept -----------------------------------------------------------------------------
 
 
-def _kept(tensors: list[Tensor]) -> tuple[list[Tensor], list[tuple[Tensor, int]]]:
-    """Detached tensors, and those among them that are kept by reference with their version.
+def _version(tensor: Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
+
+
+def _kept(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Detached tensors, and those among them that are kept by reference.
 
     A tensor is copied if its memory may be overwritten (it has been written to in place, as a
     cache is, or nobody counts the writes, as in inference mode), or if it would keep alive more
@@ -238,7 +286,7 @@ def _kept(tensors: list[Tensor]) -> tuple[list[Tensor], list[tuple[Tensor, int]]
         if tensor.is_inference() or tensor._version > 0 or pinned:
             tensor = tensor.clone()
         else:
-            guarded.append((tensor, tensor._version))
+            guarded.append(tensor)
         kept.append(tensor)
     return kept, guarded
 
@@ -280,14 +328,35 @@ class _Track:
         (q, k, v), guarded = _kept([heard.q, heard.k, heard.v])
         # K and V contain those of the earlier steps, which are let go.
         self._k, self._v = k, v
-        self._guarded = [entry for entry in self._guarded if entry[0] == "q"] + [
-            ("q" if tensor is q else "k" if tensor is k else "v", tensor, version)
-            for tensor, version in guarded
-        ]
+        self._guarded = [entry for entry in self._guarded if entry[0] not in ("k", "v")]
+        for tensor in guarded:
+            self._guard("q" if tensor is q else "k" if tensor is k else "v", tensor)
+        for tensor in () if heard.mask is None else mask_arrays(heard.mask):
+            self._guard("mask", tensor)
+        for what, kept in (("bias", heard.bias), ("sinks", heard.sinks)):
+            if kept is not None:
+                self._guard(what, kept)
         self._parts.append(_Part(q, heard.lse, heard.mask, heard.bias, k.shape[2]))
         self._merged = self._norms = None
         # The track must not keep the call's own tensors alive beside the copies.
         heard.q, heard.k, heard.v = q, k, v
+
+    def _guard(self, what: str, tensor: Tensor) -> None:
+        """Remember the version of what is kept by reference: a later write is noticed."""
+        if isinstance(tensor, Tensor) and not tensor.is_inference():
+            self._guarded.append((what, tensor, tensor._version))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_guarded": [(what, t, None) for what, t, _ in self._guarded]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Copies count their versions from the beginning.
+        self.__dict__.update(state)
+        self._guarded = []
+        for what, tensor, _ in state["_guarded"]:
+            self._guard(what, tensor)
+        if self._heard.projection is not None:
+            self._heard.projection_version = _version(self._heard.projection)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -358,15 +427,18 @@ class _Track:
 
     @property
     def has_value_norms(self) -> bool:
-        return self._heard.projection is not None
+        projection = self._heard.projection
+        return projection is not None and _version(projection) == self._heard.projection_version
 
     @property
     def value_note(self) -> str:
+        if self._heard.projection is not None and not self.has_value_norms:
+            return "the output projection was changed after the recording, by a training step?"
         return self._heard.projection_note
 
     def value_norms(self) -> Tensor | None:
         projection = self._heard.projection
-        if projection is None:
+        if projection is None or not self.has_value_norms:
             return None
         if self._norms is None:
             call = self.call()
