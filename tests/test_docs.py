@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from jumok.model.zoo import ZOO
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
@@ -35,6 +37,22 @@ def test_links_between_files_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\(([^)#\s]+)", text)
     missing = [link for link in links if "://" not in link and not (ROOT / link).exists()]
     assert missing == []
+
+
+def test_the_house_has_the_rooms_that_contributors_are_told() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    picture = text.split("## The house")[1].split("```")[1]
+    rooms = set(re.findall(r"\b\w+(?:/|\.py)", picture))
+    source = ROOT / "src" / "jumok"
+    there = {f"{path.parent.name}/" for path in source.glob("*/__init__.py")}
+    there |= {path.name for path in source.glob("*.py") if not path.name.startswith("_")}
+    assert rooms == there
+
+
+def test_sizes_of_the_embedded_models_are_told() -> None:
+    text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    for name, entry in ZOO.items():
+        assert re.search(rf"`{name}` .*{entry.sizes}", text)
 
 
 @pytest.mark.parametrize(
