@@ -348,7 +348,7 @@ def _as_dict(data: "Sources", other: "Sources | None") -> dict[str, Any]:
     if other is None:
         return data.to_dict()
     from jumok.lens.sources import difference
-    from jumok.view.terminal import paired
+    from jumok.view.wording import paired
 
     return {
         **data.to_dict(),

@@ -10,15 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from jumok.lens.sources import Sources
-from jumok.view.terminal import (
-    compare,
-    look,
-    overview,
-    paired,
-    shade,
-    shown_differences,
-    source_names,
-)
+from jumok.view.terminal import compare, look, overview
+from jumok.view.wording import not_compared, paired, shade, shown_differences, source_names
 from known_sources import GPT, KOREAN, ORANGE, PHONE, every_word, made
 
 
@@ -45,16 +38,21 @@ def test_bars_are_ordered_and_say_percent() -> None:
     places = [lines.index(row(lines, name)) for name in ("orange", "an  ", "and  ", "itself")]
     assert places == sorted(places)
     assert "18.1 %" in row(lines, "orange")
-    assert row(lines, "orange").count("█") == 44
-    assert row(lines, "and").count("█") == int(44 * 0.175 / 0.181)
+    assert row(lines, "itself").count("█") == 44
+    assert row(lines, "orange").count("█") == int(44 * 0.181 / 0.246)
+    assert row(lines, "and").count("█") == int(44 * 0.175 / 0.246)
     assert "24.6 %" in row(lines, "itself")
     assert "10.3 %" in row(lines, "[SEP]")
 
 
-def test_what_stands_apart_never_hides_the_rest() -> None:
-    lines = printed(look(made("a b c", 1, [0.9, 0.01, 0.05, 0.02, 0.02])))
-    assert row(lines, "b").count("█") == 44
-    assert row(lines, "[CLS]").endswith("▶")  # longer than there is room
+def test_all_bars_are_on_one_scale() -> None:
+    lines = printed(look(made("a b c", 1, [0.9, 0.01, 0.09, 0.0, 0.0])))
+    assert row(lines, "[CLS]").count("█") == 44
+    assert row(lines, "b").count("█") == int(44 * 0.09 / 0.9)
+    first = made("a b", 1, [0.8, 0.0, 0.2, 0.0])
+    lines = printed(compare(first, made("a b", 1, [0.4, 0.0, 0.6, 0.0])))
+    both = next(line for line in lines if line.count("[CLS]") == 2)
+    assert both.count("█", 0, 40) == pytest.approx(2 * both.count("█", 40), abs=1)
 
 
 def test_a_lead_under_one_point_is_named() -> None:
@@ -90,7 +88,7 @@ def test_a_terminal_without_blocks_gets_signs_it_has() -> None:
     Console(file=file, width=80, color_system=None, highlight=False).print(look(ORANGE))
     file.seek(0)
     lines = file.read().splitlines()
-    assert row(lines, "orange").rstrip().endswith("  " + "#" * 44)
+    assert row(lines, "orange").rstrip().endswith("  " + "#" * 32)
     assert lines[lines.index(row(lines, "an apple and orange")) + 1].rstrip() == (
         "  88 ^^^^^ 888 888888"
     )
@@ -104,10 +102,10 @@ def test_wide_letters_stay_aligned() -> None:
     assert len(columns) == 1
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("width", [20, 40, 55, 56, 80, 120])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     long = made(" ".join(["word"] * 30), 3, [1 / 32] * 32)
-    for data in (ORANGE, PHONE, KOREAN, GPT, long):
+    for data in (ORANGE, PHONE, KOREAN, GPT, long, made("x" * 99 + " 한" * 9, 2, [1 / 12] * 12)):
         for shown in (look(data), overview(every_word(data)), compare(data, data)):
             assert max(cell_len(line) for line in printed(shown, width)) <= width
 
@@ -119,6 +117,74 @@ def test_repeated_words_are_numbered() -> None:
         "the (1st)", "bank (1st)", "the (2nd)", "bank (2nd)",
     ]  # fmt: skip
     assert "Where bank (2nd) takes its meaning from" in printed(look(data))[0]
+
+
+@pytest.mark.parametrize("width", [3, 10, 20])
+def test_however_narrow_something_is_shown(width: int) -> None:
+    for shown in (look(ORANGE), overview(every_word(ORANGE)), compare(ORANGE, PHONE)):
+        assert printed(shown, width)
+
+
+@pytest.mark.parametrize("width", range(39, 60))
+def test_no_line_begins_with_a_percent_sign(width: int) -> None:
+    for shown in (look(ORANGE), overview(every_word(ORANGE)), compare(ORANGE, PHONE)):
+        assert not any(line.lstrip().startswith("%") for line in printed(shown, width))
+
+
+def test_a_token_is_named_with_its_word() -> None:
+    query = replace(PHONE.queries[0], word="##ple", tokens=(7,))
+    lines = printed(look(replace(PHONE, queries=(query,))))
+    assert lines[0].startswith("Where ##ple (in apple) takes its meaning from")
+
+
+def test_pieces_are_marked_where_they_stand() -> None:
+    data = made("straw berries are", 2, [0.1, 0.2, 0.3, 0.3, 0.1])
+    spans = [(0, 0), (0, 5), (5, 12), (13, 16), (16, 16)]
+    words = [replace(w, start=a, end=b) for w, (a, b) in zip(data.words, spans, strict=True)]
+    lines = printed(look(replace(data, text="strawberries are", words=tuple(words))))
+    assert lines[lines.index("  strawberries are") + 1] == "  ▆▆▆▆▆^^^^^^^ ███"
+
+
+def test_of_pieces_of_one_sign_the_query_is_marked() -> None:
+    data = made("x y", 2, [0.2, 0.4, 0.2, 0.2])
+    words = [replace(w, start=0, end=1, special=False) for w in data.words[:3]]
+    shown = replace(data, text="한", words=(*words, replace(data.words[3], start=1, end=1)))
+    lines = printed(look(shown))
+    assert lines[lines.index("  한") + 1] == "  ^^"
+
+
+def test_no_terminal_command_comes_through() -> None:
+    data = made("a\x1b[31m \x1b]0;X\x07 b", 2, [0.2] * 5)
+    for shown in (look(data), overview(every_word(data)), compare(data, data)):
+        text = "\n".join(printed(shown))
+        assert "\x1b" not in text
+        assert "\x07" not in text
+        assert "\\u{1b}[31m" in text
+
+
+def test_giant_words_are_cut() -> None:
+    data = made(f"{'x' * 100_000}y b", 2, [0.1, 0.5, 0.3, 0.1])
+    for shown in (look(data), overview(every_word(data)), compare(data, data)):
+        lines = printed(shown)
+        assert len(lines) < 50
+        assert any("xxx…xxx" in line for line in lines)
+        assert any("xxy" in line for line in lines)
+
+
+def test_many_occurrences_are_counted_not_shown() -> None:
+    data = made(" ".join(["river", "x"] * 12), 1, [1 / 26] * 26)
+    queries = tuple(replace(data.queries[0], position=place) for place in range(1, 25, 2))
+    lines = printed(look(replace(data, queries=queries)))
+    assert sum("takes its meaning from" in line for line in lines) == 10
+    assert "… 2 more occurrences; --json has all." in lines
+    assert not any("more occurrences" in line for line in printed(look(data)))
+
+
+def test_an_overview_says_of_how_many_words_it_shows_the_first() -> None:
+    data = every_word(ORANGE)
+    assert not any("The first" in line for line in printed(overview(data)))
+    part = replace(data, queries=data.queries[:2])
+    assert "The first 2 of 4 words." in printed(overview(part))
 
 
 def test_eleven_twelve_thirteen() -> None:
@@ -221,8 +287,37 @@ def test_occurrences_are_paired() -> None:
 
     assert positions(with_queries("bank", "bank"), with_queries("bank", "bank")) == [(0, 0), (1, 1)]
     assert positions(with_queries("bank"), with_queries("bank", "bank")) == [(0, 1)]
+    assert positions(with_queries(*["bank"] * 3), with_queries(*["bank"] * 2)) == [(1, 0), (2, 1)]
     assert positions(with_queries("사과와"), with_queries("사과")) == [(0, 0)]
     assert positions(with_queries("Tom", "dog"), with_queries("dog", "tom")) == [(0, 1), (1, 0)]
+
+
+def test_two_texts_number_what_occurs_again_and_name_what_is_left_out() -> None:
+    twice = made("bank or bank", 1, [0.2] * 5)
+    queries = tuple(replace(twice.queries[0], position=place, tokens=(place,)) for place in (1, 3))
+    twice = replace(twice, queries=queries)
+    lines = printed(compare(twice, twice))
+    titles = [line for line in lines if "in two texts" in line]
+    assert [title.split(" takes")[0] for title in titles] == [
+        "Where bank (1st)", "Where bank (2nd)",
+    ]  # fmt: skip
+    assert not not_compared(twice, twice)
+
+    once = made("a bank", 2, [0.25] * 4)
+    said = "Not compared, as the other text has fewer: “bank (1st)” of the first text."
+    lines = printed(compare(twice, once))
+    assert said in lines
+    assert lines[0].startswith(
+        "Where bank (2nd) and, in the second text, bank take their meaning from"
+    )
+    assert not_compared(once, twice) == [said.replace("first text", "second text")]
+
+
+def test_two_texts_stand_one_above_the_other_where_there_is_no_room() -> None:
+    lines = printed(compare(ORANGE, PHONE), 55)
+    above, below = lines.index("first text:"), lines.index("second text:")
+    assert above < lines.index("  an apple and orange") < below < lines.index("  apple phone")
+    assert "first text:" not in printed(compare(ORANGE, PHONE), 56)
 
 
 def test_shown_differences_are_ordered() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from jumok.lens.sources import Query, Source, Sources, difference
 from jumok.tokens import as_tokenizer, visible
-from jumok.view.terminal import (
+from jumok.view.wording import (
     MOST_BARS,
     SHADES,
     apart_name,

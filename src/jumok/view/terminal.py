@@ -5,89 +5,68 @@ of blocks under the sentence says the same. Widths are counted in terminal cells
 and emoji stay aligned.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from jumok.lens.sources import Difference, Head, Query, Source, Sources, difference
-from jumok.tokens import visible
+from jumok.lens.sources import Head, Query, Source, Sources, difference
+from jumok.view.wording import (
+    MOST_BARS,
+    SHADES,
+    apart_name,
+    first_words,
+    largest_share,
+    longest_bar,
+    meaning,
+    not_compared,
+    pair_title,
+    paired,
+    percent,
+    points,
+    query_title,
+    read_by,
+    remarks,
+    runs,
+    shade,
+    shown_differences,
+    source_names,
+    word_name,
+)
 
-__all__ = ["Bars", "Sentence", "compare", "look", "meaning", "overview", "source_names"]
+__all__ = ["Bars", "Sentence", "compare", "look", "overview"]
 
-MOST_BARS = 10
-MOST_SHADED_WORDS = 70
-SMALL_LEAD = 0.01  # one percentage point
-UNKNOWN = ("[UNK]", "<unk>")
+MOST_OCCURRENCES = 10
+SIDE_BY_SIDE = 56  # columns that two texts side by side need
 
-# Amber, light to deep, for paper; and what is as quiet or loud on a dark as on a light terminal.
-SHADES = ("#fff3d6", "#ffe0a3", "#ffc766", "#ffa726", "#f57c00")
+# The shades of paper, as quiet or loud on a dark as on a light terminal.
 _TERMINAL_SHADES = (None, "#bfa06a", "#d9a441", "#ffa726", "#f57c00")
 _QUERY_STYLE = Style(color="#ffffff", bgcolor="#1f4e8c", bold=True)
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _PART_BLOCKS = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
 
 
-def shade(part: float) -> int | None:
-    """Which of the shades stands for a share that is ``part`` (0 to 1) of the largest."""
-    return None if part < 0.1 else min(int(part * len(SHADES)), len(SHADES) - 1)
-
-
-def percent(share: float) -> str:
-    """A fraction as a percentage with one digit: ``"39.6 %"``."""
-    return f"{100 * share:.1f} %"
-
-
-def points(change: float | None) -> str:
-    """A difference of two fractions in percentage points: ``"+2.1"``."""
-    return "" if change is None else f"{100 * change:+.1f}".replace("-", "−")
-
-
-def source_names(query: Query) -> dict[int, str]:
-    """A name for each source, by position; a word that occurs again is numbered."""
-    total = Counter(source.word for source in query.sources)
-    count: Counter[str] = Counter()
-    names = {}
-    for source in query.sources:
-        count[source.word] += 1
-        name = visible(source.word) if source.word.strip() != source.word else source.word
-        repeated = total[source.word] > 1
-        names[source.position] = f"{name} ({_ordinal(count[source.word])})" if repeated else name
-    return names
-
-
-def apart_name(source: Source, name: str) -> str:
-    """How a source that is listed apart is called."""
-    if source.kind == "itself":
-        return "itself"
-    return f"{name} (first token)" if source.kind == "first" else name
-
-
-def query_title(query: Query) -> str:
-    """``Where bank (2nd) takes its meaning from``; numbered where the text has several."""
-    return f"Where {source_names(query)[query.position]} takes its meaning from"
-
-
 def look(data: Sources, most: int = MOST_BARS) -> RenderableType:
-    """Every query of ``data`` in full: sentence, bars, heads; then what the numbers mean."""
+    """The queries of ``data`` in full: sentence, bars, heads; then what the numbers mean."""
     parts: list[RenderableType] = []
-    for query in data.queries:
+    for query in data.queries[:MOST_OCCURRENCES]:
         parts += [
-            Text.assemble((query_title(query), "bold"), f"  ·  {read_by(data)}"),
+            _paragraph((query_title(query), "bold"), f"  ·  {read_by(data)}"),
             "",
-            Padding(Sentence(data, query), (0, 0, 0, 2)),
+            _indented(Sentence(data, query)),
             "",
             Bars(data, query, most),
-            *(Padding(Text(line), (0, 0, 0, 2)) for line in remarks(data, query)),
+            *(_indented(_paragraph(line)) for line in remarks(data, query)),
             "",
             _Heads(query, min(most, 6)),
         ]
-    return Group(*parts, *(Text(line, style="dim") for line in meaning(data)))
+    parts += _more(len(data.queries), "occurrences")
+    return Group(*parts, *_dim(meaning(data)))
 
 
 def overview(data: Sources) -> RenderableType:
@@ -99,138 +78,141 @@ def overview(data: Sources) -> RenderableType:
     table.add_column("apart", justify="right", no_wrap=True)
     for query in data.queries:
         names = source_names(query)
-        ranked = query.ranked()
-        drawn = Text()
-        for source in ranked[:3]:
-            drawn.append(f"{names[source.position]} {100 * source.share:.0f} %   ", _tint(source))
-        if not ranked:
-            drawn.append("nothing but what stands apart", "dim")
+        drawn = [
+            Text(f"{names[source.position]} {100 * source.share:.0f} %", _tint(source))
+            for source in query.ranked()[:3]
+        ]
         itself = sum(source.share for source in query.sources if source.kind == "itself")
         other = sum(s.share for s in query.sources if s.kind in ("first", "special"))
         table.add_row(
             Text(names[query.position], "bold"),
-            drawn,
+            _Flow(drawn or [Text("nothing but what stands apart", "dim")], gap=3),
             Text(f"{100 * itself:.0f} %", "dim"),
             Text(f"{100 * other:.0f} %", "dim"),
         )
     first = "the first token" if data.causal else "special tokens"
-    lines = [f"apart: {first}. Look closer at one word with --word WORD."]
+    lines = [f"apart: {first}. Look closer at one word with --word WORD.", *first_words(data)]
     if data.causal:
         lines.append("A GPT's word sees only what stands to its left; try --model minilm for both.")
     return Group(
-        Text(f"Where each word takes its meaning from  ·  {read_by(data)}"),
+        _paragraph(f"Where each word takes its meaning from  ·  {read_by(data)}"),
         "",
-        Padding(table, (0, 0, 0, 2)),
+        _indented(table),
         "",
-        *(Text(line, style="dim") for line in [*lines, *meaning(data)]),
+        *_dim([*lines, *meaning(data)]),
     )
 
 
 def compare(left: Sources, right: Sources, most: int = MOST_BARS) -> RenderableType:
     """The same word in two texts, side by side, and the difference."""
     parts: list[RenderableType] = []
-    for first, second in paired(left, right):
-        grid = Table.grid(padding=(0, 1), collapse_padding=False, pad_edge=True, expand=True)
-        grid.add_column(ratio=1)
-        grid.add_column(ratio=1)
-        scale = max(largest_share(first), largest_share(second))  # one scale for both texts
-        grid.add_row(Sentence(left, first, scale), Sentence(right, second, scale))
-        grid.add_row("", "")
-        bars = [Bars(left, first, most, scale), Bars(right, second, most, scale)]
-        for one, other in (bars, bars[::-1]):  # and one width for both lists of names
-            one.label_width = max(one.label_width, other.label_width)
-        grid.add_row(*bars)
-        grid.add_row(Text("\n".join(remarks(left, first))), Text("\n".join(remarks(right, second))))
+    pairs = paired(left, right)
+    for first, second in pairs[:MOST_OCCURRENCES]:
         parts += [
-            Text.assemble(
-                (f"Where {first.word} takes its meaning from in two texts", "bold"),
-                f"  ·  {read_by(left)}",
-            ),
+            _paragraph((pair_title(first, second), "bold"), f"  ·  {read_by(left)}"),
             "",
-            grid,
+            _Pair(left, first, right, second, most),
             "",
             _differences(first, second),
             "",
         ]
-    return Group(*parts, *(Text(line, style="dim") for line in meaning(left, right)))
+    parts += _more(len(pairs), "pairs")
+    return Group(*parts, *_dim([*not_compared(left, right), *meaning(left, right)]))
 
 
-def paired(left: Sources, right: Sources) -> list[tuple[Query, Query]]:
-    """The queries of the same word in both texts; of unequal numbers of them, the last two."""
-
-    def by_word(data: Sources) -> dict[str, list[Query]]:
-        found: dict[str, list[Query]] = {}
-        for query in data.queries:
-            found.setdefault(query.word.casefold(), []).append(query)
-        return found
-
-    pairs = []
-    others = by_word(right)
-    for word, queries in by_word(left).items():
-        like = others.get(word, [])
-        if len(queries) != len(like):
-            queries, like = queries[-1:], like[-1:]
-        pairs += list(zip(queries, like, strict=False))
-    return pairs or [(left.queries[-1], right.queries[-1])]  # 사과와 and 사과
+def _more(count: int, what: str) -> list[RenderableType]:
+    if count <= MOST_OCCURRENCES:
+        return []
+    return [_paragraph(f"… {count - MOST_OCCURRENCES:,} more {what}; --json has all."), ""]
 
 
-def largest_share(query: Query) -> float:
-    """Of the other plain words; what the shading and the bars are scaled to."""
-    return max((source.share for source in query.ranked()), default=0.0)
+def _dim(lines: Iterable[str]) -> Iterator[RenderableType]:
+    return (_paragraph((line, "dim")) for line in lines)
 
 
-def remarks(data: Sources, query: Query) -> list[str]:
-    """What a reader must know before reading too much into these bars."""
-    lines = []
-    names = source_names(query)
-    ranked = query.ranked()
-    lead = query.lead()
-    if lead is not None and lead < SMALL_LEAD:
-        close = [s for s in ranked[1:4] if ranked[0].share - s.share < SMALL_LEAD]
-        others = _listed([names[source.position] for source in close])
-        lines.append(
-            f"“{names[ranked[0].position]}” leads {others} by less than a point: "
-            "read them as equal."
-        )
-    if data.causal:
-        later = [s for s in query.unseen() if s.kind == "word" and _is_word(s.word)]
-        if later:
-            some = _listed([names[source.position] for source in later[:3]])
-            more = ", …" if len(later) > 3 else ""
-            lines.append(f"“{query.word}” cannot see {some}{more} in a GPT; try --model minilm.")
-    return lines
+def _indented(part: RenderableType) -> RenderableType:
+    return Padding(part, (0, 0, 0, 2))
 
 
-def meaning(data: Sources, other: Sources | None = None) -> list[str]:
-    """One line on what the number is, one on what it is not, and what else to know."""
-    layers = _layers(data.layers)
-    if data.measure == "share":
-        number = (
-            "A share is how much of what attention brings to the word comes from there: weight × "
-            f"length of the value it hands over, all heads, mean of {layers}; all shares, "
-            "itself and those apart included, make 100 %."
-        )
-    else:
-        number = (
-            f"A number is the attention weight, mean of all heads and {layers} "
-            f"({data.note}); all of them, itself and those apart included, make 100 %."
-        )
-    lines = [number, "It shows where the model looks; by itself it doesn't explain what it does."]
-    if data.causal:
-        lines.append(
-            "In a GPT the first token is a sink: heads with nothing to look for look there."
-        )
-    unknown = [
-        word.text
-        for text in (data, other)
-        if text is not None
-        for word in text.words
-        if any(text.tokens[token] in UNKNOWN for token in word.tokens) and word.text not in UNKNOWN
-    ]
-    if unknown:
-        some = _listed(list(dict.fromkeys(unknown))[:5]) + (", …" if len(unknown) > 5 else "")
-        lines.append(f"Not in this model's vocabulary, so it read a blank: {some}.")
-    return lines
+class _Flow:
+    """Pieces of text one after the other, broken into lines between them only."""
+
+    def __init__(self, pieces: Sequence[Text], gap: int = 1) -> None:
+        self.pieces = pieces
+        self.gap = gap
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(options.max_width, 1)
+        line = Text(no_wrap=True)
+        for piece in self.pieces:
+            gap = self.gap if line.plain else 0
+            if gap and line.cell_len + gap + piece.cell_len > width:
+                yield line
+                line, gap = Text(no_wrap=True), 0
+            if piece.cell_len > width:  # nothing for it but to cut it
+                *whole, piece = piece.wrap(console, width)
+                yield from whole
+            line.append(" " * gap)
+            line.append_text(piece)
+        yield line
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        sizes = [piece.cell_len for piece in self.pieces]
+        whole = sum(sizes) + self.gap * (len(sizes) - 1)
+        return Measurement(max(sizes), whole).clamp(1, options.max_width)
+
+
+def _paragraph(*parts: str | tuple[str, str]) -> _Flow:
+    """Words that are broken into lines, though never before a percent sign."""
+    text = Text.assemble(*parts)
+    words: list[Text] = []
+    for word in text.split(" "):
+        if word.plain.startswith("%") and words:
+            words[-1].append(" ").append_text(word)
+        else:
+            words.append(word)
+    return _Flow(words)
+
+
+class _Pair:
+    """One query in two texts, side by side where there is room for both; on one scale."""
+
+    def __init__(
+        self, left: Sources, first: Query, right: Sources, second: Query, most: int
+    ) -> None:
+        self.shade = max(largest_share(first), largest_share(second))
+        bar = max(longest_bar(first, most), longest_bar(second, most))
+        self.texts = [(left, first), (right, second)]
+        self.bars = [Bars(data, query, most, bar) for data, query in self.texts]
+        for one, other in (self.bars, self.bars[::-1]):  # and one width for both lists of names
+            one.label_width = max(one.label_width, other.label_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        sentences = [Sentence(data, query, self.shade) for data, query in self.texts]
+        notes = [
+            Group(*(_paragraph(line) for line in remarks(data, query)))
+            for data, query in self.texts
+        ]
+        if options.max_width < SIDE_BY_SIDE:
+            for parts in zip(
+                ("first text:", "second text:"), sentences, self.bars, notes, strict=True
+            ):
+                name, sentence, bars, note = parts
+                yield Text(name, "dim")
+                yield _indented(sentence)
+                yield ""
+                yield bars
+                yield _indented(note)
+                yield ""
+            return
+        grid = Table.grid(padding=(0, 1), collapse_padding=False, pad_edge=True, expand=True)
+        grid.add_column(ratio=1)
+        grid.add_column(ratio=1)
+        grid.add_row(*sentences)
+        grid.add_row("", "")
+        grid.add_row(*self.bars)
+        grid.add_row(*notes)
+        yield grid
 
 
 class Sentence:
@@ -250,7 +232,7 @@ class Sentence:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         coloured = console.color_system in ("256", "truecolor") and not console.no_color
         largest = self.scale
-        for line in _lines(_runs(self.data, self.query), options.max_width):
+        for line in _lines(runs(self.data, self.query), options.max_width):
             text, marks = Text(no_wrap=True), ""
             for part, source in line:
                 text.append(part, _shading(source, largest) if coloured else None)
@@ -261,10 +243,13 @@ class Sentence:
 
 
 class Bars:
-    """The ordered bar list of one query, then what is listed apart.
+    """The ordered bar list of one query, then what is listed apart, all on one scale.
 
-    A bar that would be longer than the room for it (a scale is given, and what is listed apart
-    is larger) ends in an arrow.
+    Args:
+        data: from `jumok.sources`.
+        query: one of its queries.
+        most: how many words have a bar; the others are summed up.
+        scale: the share of the longest bar; that of the longest in this list by default.
     """
 
     def __init__(
@@ -273,7 +258,7 @@ class Bars:
         self.data = data
         self.query = query
         self.most = most
-        self.scale = largest_share(query) if scale is None else scale
+        self.scale = longest_bar(query, most) if scale is None else scale
         self.names = source_names(query)
         self.shown, self.apart = query.ranked()[:most], query.apart()
         self.label_width = max((cell_len(self._label(s)) for s in self._listed()), default=0)
@@ -312,25 +297,13 @@ class Bars:
             yield Text(f"  … {len(rest)} more words: {total} together", "dim")
 
 
-def read_by(data: Sources) -> str:
-    return f"read by {data.model or 'the model'}, {_layers(data.layers)}"
-
-
-def _layers(layers: Sequence[int]) -> str:
-    if len(layers) == 1:
-        return f"layer {layers[0]}"
-    if list(layers) == list(range(layers[0], layers[-1] + 1)):
-        return f"layers {layers[0]}–{layers[-1]}"
-    return f"layers {', '.join(map(str, layers))}"
-
-
 class _Heads:
     """For each of the first sources, the heads that look most at it; as many as have room."""
 
     def __init__(self, query: Query, most: int) -> None:
         names = source_names(query)
         shown = [source for source in query.ranked()[:most] if source.heads]
-        self.word = query.word
+        self.word = word_name(query.word)
         self.rows = [(names[source.position], source.heads) for source in shown]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -353,12 +326,12 @@ def _head(head: Head) -> str:
 
 def _differences(first: Query, second: Query) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
-    table.add_column("word", overflow="fold")
+    table.add_column("word", overflow="fold", min_width=6)
     for title in ("first text", "second text", "points"):
-        table.add_column(title, justify="right", no_wrap=True)
+        table.add_column(title, justify="right", min_width=7)  # as wide as "100.0 %"
     for row in shown_differences(difference(first, second)):
         style = "dim" if row.kind != "word" else ""
-        name = "itself" if row.kind == "itself" else visible(row.word)
+        name = "itself" if row.kind == "itself" else word_name(row.word)
         table.add_row(
             Text(name, style),
             Text("–" if row.share is None else percent(row.share), style),
@@ -366,44 +339,6 @@ def _differences(first: Query, second: Query) -> RenderableType:
             Text(points(row.change), style),
         )
     return Padding(table, (0, 0, 0, 2))
-
-
-def shown_differences(rows: Sequence[Difference], most: int = 14) -> list[Difference]:
-    """The rows that tell most: plain words by their larger share, then those apart."""
-
-    def larger(row: Difference) -> float:
-        return max(row.share or 0.0, row.against or 0.0)
-
-    seen = [row for row in rows if row.share is not None or row.against is not None]
-    plain = sorted((row for row in seen if row.kind == "word"), key=lambda row: -larger(row))
-    return [*plain[:most], *(row for row in seen if row.kind != "word")]
-
-
-def excerpt(data: Sources, query: Query, most: int = MOST_SHADED_WORDS) -> range:
-    """Positions of the words to show: all, or those around the query in a long text."""
-    count = len(data.words)
-    if count <= most:
-        return range(count)
-    start = min(max(query.position - most * 2 // 3, 0), count - most)
-    return range(start, start + most)
-
-
-def _runs(data: Sources, query: Query) -> Iterator[tuple[str, Source | None]]:
-    """The text as runs: words with their source, what stands between them without."""
-    shown = excerpt(data, query)
-    place = data.words[shown[0]].start if shown else 0
-    if shown and shown[0] > 0:
-        yield "… ", None
-    for position in shown:
-        word = data.words[position]
-        if word.special or word.end <= place:  # special, or one more piece of the same sign
-            continue
-        start = max(word.start, place)
-        yield data.text[place:start], None
-        yield data.text[start : word.end], query.sources[position]
-        place = word.end
-    finished = bool(shown) and shown[-1] == len(data.words) - 1
-    yield (data.text[place:] if finished or not shown else " …"), None
 
 
 def _lines(
@@ -450,10 +385,6 @@ def _mark(source: Source | None, largest: float, ascii_only: bool) -> str:
     return blocks[min(int(source.share / largest * len(blocks)), len(blocks) - 1)]
 
 
-def _is_word(text: str) -> bool:
-    return any(sign.isalnum() for sign in text)
-
-
 def _tint(source: Source) -> str:
     return "bold" if source.share >= 0.2 else "" if source.share >= 0.05 else "dim"
 
@@ -461,22 +392,9 @@ def _tint(source: Source) -> str:
 def _bar(part: float, width: int, ascii_only: bool) -> str:
     if ascii_only:
         return "#" * min(round(part * width), width)
-    if part > 1.0005:
-        return "█" * (width - 1) + "▶"
     eighths = round(part * width * 8)
     return "█" * (eighths // 8) + _PART_BLOCKS[eighths % 8]
 
 
 def _fitted(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else chop_cells(text, width - 1)[0] + "…"
-
-
-def _listed(names: Sequence[str]) -> str:
-    quoted = [f"“{name}”" for name in names]
-    return quoted[0] if len(quoted) == 1 else ", ".join(quoted[:-1]) + f" and {quoted[-1]}"
-
-
-def _ordinal(number: int) -> str:
-    if number % 100 in (11, 12, 13):
-        return f"{number}th"
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
+    return text if cell_len(text) <= width else chop_cells(text, max(width - 1, 2))[0] + "…"
