@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import itertools
+import math
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,9 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("tokenizers")
 
 from jumok.view import figure as module
-from jumok.view.figure import figure, font_family, picture
+from jumok.view import fonts
+from jumok.view.figure import figure, picture
+from jumok.view.fonts import font_family
 from known_maps import Map, Recorded, softmax_rows, tokenizer
 from known_sources import GPT, KOREAN, ORANGE, PHONE, every_word, made
 
@@ -91,6 +97,62 @@ def test_every_word_at_once_is_a_table() -> None:
     assert found.count("30") == 5  # percent of the third word in each of five rows
 
 
+def test_a_large_table_can_be_read() -> None:
+    data = every_word(made(" ".join(f"w{n}" for n in range(120)), 1, [1 / 122] * 122))
+    drawn = picture(data)
+    drawn.canvas.draw()
+    axes, scale = drawn.axes
+    (image,) = axes.images
+    assert image.get_interpolation() == "nearest"
+    assert scale.get_ylabel() == "share in %"
+    assert float(image.get_array().max()) == pytest.approx(100 / 122)
+    for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
+        assert all(label.get_fontsize() >= 5 for label in labels)
+        boxes = [label.get_window_extent() for label in labels]
+        assert 10 < len(boxes) < 120
+        assert (
+            all(not a.overlaps(b) for a, b in itertools.pairwise(boxes)) or labels[0].get_rotation()
+        )
+    across = [label.get_window_extent().x1 for label in axes.get_xticklabels()]
+    points = [(b - a) * 72 / drawn.dpi for a, b in itertools.pairwise(across)]
+    assert min(points) * math.sin(math.radians(60)) > 5.5  # between lines that lean
+
+
+def test_a_table_of_first_words_has_their_columns_only() -> None:
+    data = every_word(made(" ".join(f"w{n}" for n in range(30)), 1, [1 / 32] * 32))
+    drawn = picture(replace(data, queries=data.queries[:10]))
+    (image,) = drawn.axes[0].images
+    assert image.get_array().shape == (10, 11)  # [CLS] too
+    assert "The first 10 of 30 words." in drawn.axes[0].get_title()
+
+
+def test_of_many_occurrences_the_first_four_are_drawn() -> None:
+    data = made(" ".join(["x", "river"] * 6), 2, [1 / 14] * 14)
+    queries = tuple(replace(data.queries[0], position=place) for place in range(2, 14, 2))
+    found = written(picture(replace(data, queries=queries)))
+    assert [text for text in found if "takes its meaning" in text] == [
+        f"Where river ({nth}) takes its meaning from" for nth in ("1st", "2nd", "3rd", "4th")
+    ]
+    assert "… 2 more" in found
+
+
+def test_an_excerpt_says_that_it_is_one() -> None:
+    data = made(" ".join(f"w{n}" for n in range(300)), 200, [0.003] * 302)
+    assert written(picture(data)).count("…") == 2
+
+
+def test_no_bar_is_cut() -> None:
+    drawn = picture(made("a b", 1, [0.8, 0.1, 0.1, 0.0]))
+    bars = [width for color, width in boxes(drawn) if color in ("#c9c9c9", module.SHADES[3])]
+    assert bars[0] / bars[2] == pytest.approx(0.1 / 0.8)
+
+
+def test_giant_words_are_cut_in_pictures_too() -> None:
+    data = made(f"{'x' * 50_000}y b", 2, [0.1, 0.5, 0.3, 0.1])
+    for drawn in (picture(data), picture(every_word(data)), picture(data, data)):
+        assert max(map(len, written(drawn))) < 300
+
+
 def test_a_gpt_is_drawn_too() -> None:
     found = written(picture(GPT))
     assert "The (first token)" in found
@@ -135,6 +197,38 @@ def test_a_sign_without_a_font_is_named() -> None:
 def test_a_font_is_added_only_when_it_is_needed(korean_font: Path) -> None:
     assert font_family("plain text, ␣ ₁₂") == ["DejaVu Sans"]
     assert len(font_family("사과")) == 2
+
+
+def test_a_font_installed_after_matplotlib_made_its_list_is_found(
+    korean_font: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.font_manager import fontManager, get_font
+
+    def has_hangul(path: str) -> bool:
+        try:
+            return bool(get_font(path).get_char_index(ord("한")))
+        except (OSError, RuntimeError):
+            return False
+
+    older = [entry for entry in fontManager.ttflist if not has_hangul(entry.fname)]
+    monkeypatch.setattr(fontManager, "ttflist", older)
+    fonts._add_font.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(font_family("사과")) == 2
+
+
+def test_matplotlib_says_nothing_of_missing_signs_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.warns(UserWarning) as noted:
+        drawn = picture(made("a \U0001fbff b", 1, [0.2] * 5))
+        with fonts.quietly():
+            drawn.savefig(io.BytesIO(), format="png")
+            drawn.savefig(io.BytesIO(), format="svg")
+    assert len(noted) == 1
+    assert "no installed font can draw" in str(noted[0].message)
+    assert not caplog.records
 
 
 def test_mathematical_dollars_are_only_dollars() -> None:
@@ -203,6 +297,8 @@ def test_the_width_is_in_centimetres() -> None:
         ({"head": 2}, "no head 2: its weights are"),
         ({"head": 0, "batch": 1}, "no text 1"),
         ({"head": 0, "query": 6}, "no query token 6: the map has 0 to 5"),
+        ({"head": 0, "width": 0}, "width=0: a figure is 4 to 100 cm wide"),
+        ({"head": 0, "width": float("nan")}, "width=nan: a figure is"),
     ],
 )
 def test_refusals(options: dict[str, Any], message: str) -> None:

@@ -5,32 +5,37 @@ Letters are drawn with the first installed font that has them, so that Korean, C
 Japanese appear; a sign that no font has is named in a warning.
 """
 
-import functools
-import unicodedata
-import warnings
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jumok.lens.sources import Query, Source, Sources, difference
-from jumok.tokens import as_tokenizer, visible
+from jumok.tokens import as_tokenizer, shortened
+from jumok.view.fonts import font_family, quietly
 from jumok.view.wording import (
     MOST_BARS,
     SHADES,
     apart_name,
-    excerpt,
+    first_words,
+    is_overview,
     largest_share,
+    longest_bar,
     meaning,
+    not_compared,
+    pair_title,
     paired,
     percent,
     points,
     query_title,
     read_by,
     remarks,
+    runs,
     shade,
     shown_differences,
     source_names,
+    word_name,
 )
 
 if TYPE_CHECKING:
@@ -46,24 +51,10 @@ POOLED_CELLS = 256
 MOST_PANELS = 4  # queries with a panel of their own
 MOST_NUMBERS = 20  # words whose shares are written into a table's cells
 POINTS_PER_CM = 72 / 2.54
+NARROWEST, WIDEST = 4.0, 100.0  # cm
+SMALLEST = 5.5  # points: letters that can be read
 
 _INK, _FAINT, _QUERY_BLUE = "#1a1a1a", "#767676", "#1f4e8c"
-_FALLBACKS = (
-    "Noto Sans CJK KR",
-    "Noto Sans CJK JP",
-    "Noto Sans KR",
-    "Apple SD Gothic Neo",
-    "Malgun Gothic",
-    "NanumGothic",
-    "Source Han Sans",
-    "Microsoft YaHei",
-    "PingFang SC",
-    "Noto Sans Symbols 2",
-    "Noto Emoji",
-    "Segoe UI Emoji",
-    "Segoe UI Symbol",
-    "Arial Unicode MS",
-)
 
 
 def figure(
@@ -92,11 +83,11 @@ def figure(
         weight inside it, exactly.
 
     Raises:
-        ValueError: there is no such head, query or text.
+        ValueError: there is no such head, query or text, or no figure of this width.
         IndexError, KeyError: there is no such layer.
         ModuleNotFoundError: matplotlib is not installed; the message names the extra.
     """
-    _need_matplotlib()
+    _check(width)
     attention = recording[layer]
     texts, heads, queries, keys = attention.shape
     for name, value, size in (("head", head, heads), ("text", batch, texts)):
@@ -131,43 +122,65 @@ def figure(
 def picture(data: Sources, against: Sources | None = None, *, width: float = 16.0) -> "Figure":
     """What `jumok look` shows, as a figure: the shaded sentence and the bars of each query.
 
-    More than four queries are shown as one table instead: a row for each word that takes, a
-    column for each word that gives.
+    More than four queries without a chosen word are shown as one table instead: a row for each
+    word that takes, a column for each word that gives. Of more than four occurrences of a chosen
+    word, or pairs of them, the first four are drawn.
 
     Args:
         data: from `jumok.sources`.
         against: the same word in a second text, shown beside the first, with the difference.
         width: of the figure, in cm.
+
+    Raises:
+        ValueError: no figure can have this width.
+        ModuleNotFoundError: matplotlib is not installed; the message names the extra.
     """
-    _need_matplotlib()
-    if against is None and len(data.queries) > MOST_PANELS:
+    _check(width)
+    if against is None and len(data.queries) > MOST_PANELS and is_overview(data):
         return _table(data, width)
     page_width = width * POINTS_PER_CM
     margin, gap = 10.0, 18.0
     texts = [data.text, *([against.text] if against is not None else [])]
     page = _Page(page_width, texts)
     top = margin + 4
+    room = page_width - 2 * margin
+    drawn = 0
     if against is None:
-        for query in data.queries:
-            page.write(margin, top, query_title(query), 11, weight="bold")
-            page.write(page_width - margin, top, read_by(data), 7.5, _FAINT, align="right")
-            scale = largest_share(query)
-            top = _panel(page, data, query, margin, top + 22, page_width - 2 * margin, scale) + gap
+        for query in data.queries[:MOST_PANELS]:
+            top = _heading(page, query_title(query), data, margin, top, room)
+            scales = largest_share(query), longest_bar(query)
+            top = _panel(page, data, query, margin, top, room, scales) + gap
+        drawn = len(data.queries)
+        lines = []
     else:
-        column = (page_width - 2 * margin - gap) / 2
-        for first, second in paired(data, against):
-            page.write(margin, top, f"Where {first.word} takes its meaning from", 11, weight="bold")
-            page.write(page_width - margin, top, read_by(data), 7.5, _FAINT, align="right")
-            scale = max(largest_share(first), largest_share(second))  # one scale for both
+        column = (room - gap) / 2
+        pairs = paired(data, against)
+        for first, second in pairs[:MOST_PANELS]:
+            top = _heading(page, pair_title(first, second), data, margin, top, room)
+            scales = (
+                max(largest_share(first), largest_share(second)),  # the same for both
+                max(longest_bar(first), longest_bar(second)),
+            )
             bottoms = [
-                _panel(page, data, first, margin, top + 22, column, scale),
-                _panel(page, against, second, margin + column + gap, top + 22, column, scale),
+                _panel(page, data, first, margin, top, column, scales),
+                _panel(page, against, second, margin + column + gap, top, column, scales),
             ]
-            top = _changes(page, first, second, margin, max(bottoms) + gap, page_width - 2 * margin)
-            top += gap
-    for line in meaning(data, against):
-        top = page.paragraph(margin, top, line, 7, page_width - 2 * margin, _FAINT)
+            top = _changes(page, first, second, margin, max(bottoms) + gap, room) + gap
+        drawn = len(pairs)
+        lines = not_compared(data, against)
+    if drawn > MOST_PANELS:
+        top = page.paragraph(margin, top, f"… {drawn - MOST_PANELS:,} more", 8, room) + 8
+    for line in [*lines, *meaning(data, against)]:
+        top = page.paragraph(margin, top, line, 7, room, _FAINT)
     return page.finish(top + margin)
+
+
+def _check(width: float) -> None:
+    _need_matplotlib()
+    if not NARROWEST <= width <= WIDEST:
+        raise ValueError(
+            f"width={width!r}: a figure is {NARROWEST:g} to {WIDEST:g} cm wide, for instance 16"
+        )
 
 
 def _need_matplotlib() -> None:
@@ -199,7 +212,7 @@ class _Page:
         from matplotlib.font_manager import FontProperties
 
         properties = FontProperties(family=self.family, size=size, weight=weight)
-        with _no_glyph_warnings():
+        with quietly():
             measured = self._renderer.get_text_width_height_descent(text, properties, False)
         return float(measured[0])
 
@@ -260,6 +273,19 @@ class _Page:
         return made
 
 
+def _heading(
+    page: _Page, title: str, data: Sources, left: float, top: float, width: float
+) -> float:
+    """A panel's title and who read it, beside it or below it; where they end."""
+    who = read_by(data)
+    beside = page.size_of(title, 11, "bold") + 12 + page.size_of(who, 7.5) <= width
+    page.write(left, top, _cut(page, title, 11, width, "bold"), 11, weight="bold")
+    if beside:
+        page.write(left + width, top, who, 7.5, _FAINT, align="right")
+        return top + 22
+    return page.paragraph(left, top + 16, who, 7.5, width, _FAINT) + 8
+
+
 def _panel(
     page: _Page,
     data: Sources,
@@ -267,16 +293,18 @@ def _panel(
     left: float,
     top: float,
     width: float,
-    scale: float,
+    scales: tuple[float, float],
 ) -> float:
-    """Shaded sentence, bars and remarks of one query; where they end."""
-    top = _sentence(page, data, query, left, top, width, scale) + 8
+    """Shaded sentence, bars and remarks of one query; where they end.
+
+    ``scales``: the shares of the deepest shade and of the longest bar.
+    """
+    darkest, longest = scales
+    top = _sentence(page, data, query, left, top, width, darkest) + 8
     names = source_names(query)
     ranked, apart = query.ranked(), query.apart()
     rows = [(names[s.position], s) for s in ranked[:MOST_BARS]]
     rows += [(apart_name(s, names[s.position]), s) for s in apart]
-    largest = max((source.share for _, source in rows), default=0.0)
-    largest = min(max(largest, scale), 2 * scale) or 1.0  # what stands apart hides nothing
     size, step = 8.0, 13.0
     label, room = width * 0.24, width * 0.76 - 40
     for number, (name, source) in enumerate(rows):
@@ -290,12 +318,9 @@ def _panel(
             top += step + 2
         plain = source.kind == "word"
         page.write(left, top, _cut(page, name, size, label - 4), size, _INK if plain else _FAINT)
-        bar = min(max(room * source.share / largest, 0.5), room)
+        bar = max(room * source.share / (longest or 1.0), 0.5)
         page.box(left + label, top + 1, bar, size, SHADES[3] if plain else "#c9c9c9")
-        number_text = percent(source.share)
-        if source.share > largest:
-            number_text = f"▸ {number_text}"
-        page.write(left + label + bar + 4, top, number_text, size, _FAINT)
+        page.write(left + label + bar + 4, top, percent(source.share), size, _FAINT)
         top += step
     for line in remarks(data, query):
         top = page.paragraph(left, top + 4, line, 7.5, width)
@@ -313,21 +338,15 @@ def _sentence(
 ) -> float:
     """The text with shaded words; where it ends."""
     size, step = 11.0, 19.0
-    positions = excerpt(data, query)
     space = page.size_of("n n", size) - page.size_of("nn", size)
     right = left
-    place = data.words[positions[0]].start if positions else 0
-    for position in positions:
-        word, source = data.words[position], query.sources[position]
-        if word.special or word.end <= place:
-            continue
-        between = data.text[place : max(word.start, place)]
-        text = data.text[max(word.start, place) : word.end]
-        place = word.end
-        if "\n" in between + text:
+    parts = [(part, source) for part, source in runs(data, query) if part]
+    for number, (part, source) in enumerate(parts):
+        text = " ".join(part.split())
+        if "\n" in part:
             right, top = left, top + step
-        right += space * between.count(" ") if right > left else 0.0
-        text = " ".join(text.split())
+        spaces = part.count(" ") if not text else len(part) - len(part.lstrip())
+        right += space * spaces if right > left else 0.0
         if not text:
             continue
         long = page.size_of(text, size)
@@ -335,14 +354,15 @@ def _sentence(
             right, top = left, top + step
         text = _cut(page, text, size, width)
         long = min(long, width)
-        color = _word_color(source, scale)
-        if color is not None:
-            before = 1.5 if between or right == left else 0.0
-            after = 0.0 if data.text[word.end : word.end + 1].strip() else 1.5
+        color = None if source is None else _word_color(source, scale)
+        if color is not None:  # a little wider than the word, unless another one touches it
+            before = 0.0 if number and parts[number - 1][0][-1].strip() else 1.5
+            after = 0.0 if parts[number + 1 :] and parts[number + 1][0][0].strip() else 1.5
             page.box(right - before, top - 1, long + before + after, size + 6, color)
-        itself = source.kind == "itself"
+        itself = source is not None and source.kind == "itself"
         page.write(right, top + 1, text, size, "#ffffff" if itself else _INK)
         right += long
+        right += space * (len(part) - len(part.rstrip()))
     return top + step
 
 
@@ -363,7 +383,7 @@ def _changes(
     top += 14
     for row in shown_differences(difference(first, second)):
         color = _INK if row.kind == "word" else _FAINT
-        name = "itself" if row.kind == "itself" else visible(row.word)
+        name = "itself" if row.kind == "itself" else word_name(row.word)
         cells = ["–" if share is None else percent(share) for share in (row.share, row.against)]
         page.write(left, top, _cut(page, name, 8, width * 0.35), 8, color)
         for place, cell in zip(columns[1:], [*cells, points(row.change)], strict=True):
@@ -373,57 +393,79 @@ def _changes(
 
 
 def _table(data: Sources, width: float) -> "Figure":
-    """Shares of all queries: a row for each word that takes, a column for each that gives."""
+    """Shares of all queries: a row for each word that takes, a column for each that gives.
+
+    Of a long text, whose first words are the queries, those are the columns too.
+    """
     import matplotlib
 
-    names = list(source_names(data.queries[0]).values())
+    part = first_words(data)
+    count = data.queries[-1].position + 1 if part else len(data.words)
+    names = [shortened(name, 20) for name in source_names(data.queries[0]).values()][:count]
     takers = [names[query.position] for query in data.queries]
-    shares = np.array([[source.share for source in query.sources] for query in data.queries])
-    hidden = np.array([[not source.seen for source in query.sources] for query in data.queries])
+    sources = [query.sources[:count] for query in data.queries]
+    shares = 100 * np.array([[source.share for source in row] for row in sources])
+    hidden = np.array([[not source.seen for source in row] for row in sources])
     rows, columns = shares.shape
-    made = _new_figure(width / 2.54, (width * 0.86 * min(max(rows / columns, 0.3), 1.5) + 2) / 2.54)
+    height = width * 0.86 * min(max(rows / columns, 0.3), 1.5) + 2
+    made = _new_figure(width / 2.54, height / 2.54)
     made.set_layout_engine("constrained")
     axes = made.subplots()
     family = font_family("".join(names))
     colors = matplotlib.colormaps["YlOrBr"].with_extremes(bad="#e9e9e9")
     shown = np.ma.masked_where(hidden, shares)
     plain = [s.share for query in data.queries for s in query.ranked()]
-    top = max(plain, default=1.0) * 1.25
-    axes.imshow(shown, cmap=colors, vmin=0.0, vmax=top, aspect="auto")
-    size = min(8.5, 260 / columns)
-    axes.set_xticks(range(columns), names, rotation=60, ha="right", rotation_mode="anchor",
-                    fontsize=size, family=family)  # fmt: skip
-    axes.set_yticks(range(rows), takers, fontsize=size, family=family)
+    top = 125 * max(plain, default=1.0)
+    image = axes.imshow(
+        shown, cmap=colors, vmin=0.0, vmax=top, aspect="auto", interpolation="nearest"
+    )
+    cell = 0.75 * width * POINTS_PER_CM / columns
+    size = max(min(8.5, 0.75 * cell), SMALLEST)
+    numbers = columns <= MOST_NUMBERS
+    across = _thinned(columns, cell)
+    down = _thinned(rows, 0.8 * height * POINTS_PER_CM / rows)
+    axes.set_xticks(across, [names[place] for place in across], rotation=60, ha="right",
+                    rotation_mode="anchor", fontsize=size, family=family)  # fmt: skip
+    axes.set_yticks(down, [takers[place] for place in down], fontsize=size, family=family)
     for label in [*axes.get_xticklabels(), *axes.get_yticklabels()]:
         label.set_parse_math(False)
-    for row, query in enumerate(data.queries):
-        for column, source in enumerate(query.sources):
-            if columns <= MOST_NUMBERS and source.seen:
-                ink = "#ffffff" if source.share > 0.65 * top else _INK
+    for row, found in enumerate(sources):
+        for column, source in enumerate(found):
+            if numbers and source.seen:
+                ink = "#ffffff" if 100 * source.share > 0.65 * top else _INK
                 number = f"{100 * source.share:.0f}"
                 axes.text(column, row, number, ha="center", va="center", fontsize=size, color=ink)
             if source.kind == "itself":
-                axes.add_patch(_outline(column, row))
+                axes.add_patch(_outline(column, row, min(1.2, 0.12 * cell)))
     for side in axes.spines.values():
         side.set_visible(False)
-    axes.tick_params(length=0)
-    axes.set_xlabel("the word it takes from (blue: itself)")
-    axes.set_ylabel("the word that takes")
+    axes.tick_params(length=0 if numbers else 2)
+    axes.set_xlabel("the word it takes from (blue: itself)", fontsize=8.5)
+    axes.set_ylabel("the word that takes", fontsize=8.5)
     title = f"Where each word takes its meaning from, in %  ·  {read_by(data)}"
-    axes.set_title(title, fontsize=9, family=family, parse_math=False)
+    axes.set_title("\n".join([title, *part]), fontsize=9, family=family, parse_math=False)
+    if not numbers:
+        scale = made.colorbar(image, ax=axes, extend="max", aspect=40, pad=0.02)
+        scale.set_label("share in %", fontsize=8.5)
+        scale.ax.tick_params(labelsize=7)
     return made
 
 
-def _outline(column: int, row: int) -> Any:
+def _thinned(count: int, cell: float) -> range:
+    """Which of ``count`` cells, ``cell`` points wide, have room for a label."""
+    return range(0, count, max(1, math.ceil(1.5 * SMALLEST / cell)))
+
+
+def _outline(column: int, row: int, width: float) -> Any:
     from matplotlib.patches import Rectangle
 
-    return Rectangle((column - 0.47, row - 0.46), 0.94, 0.92, fill=False, ec=_QUERY_BLUE, lw=1.2)
+    return Rectangle((column - 0.47, row - 0.46), 0.94, 0.92, fill=False, ec=_QUERY_BLUE, lw=width)
 
 
-def _cut(page: _Page, text: str, size: float, width: float) -> str:
-    if page.size_of(text, size) <= width:
+def _cut(page: _Page, text: str, size: float, width: float, weight: str = "normal") -> str:
+    if page.size_of(text, size, weight) <= width:
         return text
-    while text and page.size_of(text + "…", size) > width:
+    while text and page.size_of(text + "…", size, weight) > width:
         text = text[:-1]
     return text + "…"
 
@@ -497,54 +539,6 @@ def _new_figure(width: float, height: float) -> "Figure":
     made = Figure(figsize=(width, height), dpi=200)
     FigureCanvasAgg(made)
     return made
-
-
-def font_family(text: str) -> list[str]:
-    """Font families that together have every sign of ``text``; warns of signs none has."""
-    from matplotlib.font_manager import fontManager
-
-    needed = {sign for sign in text if not sign.isspace() and not _is_joiner(sign)}
-    family = ["DejaVu Sans"]
-    needed -= _signs_of("DejaVu Sans")
-    installed = {entry.name for entry in fontManager.ttflist}
-    for name in [*_FALLBACKS, *sorted(installed - set(_FALLBACKS))]:
-        if not needed:
-            break
-        if name in installed and needed & _signs_of(name):
-            family.append(name)
-            needed -= _signs_of(name)
-    if needed:
-        signs = " ".join(sorted(needed)[:10])
-        warnings.warn(
-            f"no installed font can draw {signs}: boxes stand in their place; install one that "
-            "can, such as Noto Sans CJK or Noto Emoji",
-            stacklevel=2,
-        )
-    return family
-
-
-@functools.cache
-def _signs_of(name: str) -> frozenset[str]:
-    from matplotlib.font_manager import FontProperties, findfont, get_font
-
-    try:
-        path = findfont(FontProperties(family=name), fallback_to_default=False)
-        return frozenset(chr(code) for code in get_font(path).get_charmap())
-    except (ValueError, RuntimeError, OSError):  # a broken or vanished font file
-        return frozenset()
-
-
-def _is_joiner(sign: str) -> bool:
-    return unicodedata.category(sign) in ("Cf", "Mn", "Cc")
-
-
-class _no_glyph_warnings(warnings.catch_warnings):
-    """matplotlib warns of each missing sign again and again; `font_family` has said it once."""
-
-    def __enter__(self) -> Any:
-        result = super().__enter__()
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        return result
 
 
 def _token_names(recording: "Recording", tokenizer: Any, batch: int) -> list[str]:
