@@ -173,7 +173,7 @@ def test_giant_words_are_cut() -> None:
 
 def test_many_occurrences_are_counted_not_shown() -> None:
     data = made(" ".join(["river", "x"] * 12), 1, [1 / 26] * 26)
-    queries = tuple(replace(data.queries[0], position=place) for place in range(1, 25, 2))
+    queries = tuple(replace(data.queries[0], position=n, tokens=(n,)) for n in range(1, 25, 2))
     lines = printed(look(replace(data, queries=queries)))
     assert sum("takes its meaning from" in line for line in lines) == 10
     assert "… 2 more occurrences; --json has all." in lines
