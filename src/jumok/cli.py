@@ -4,6 +4,7 @@ What goes wrong is said in one line on stderr, with exit code 2; Ctrl-C ends wit
 Everything heavy is imported when a command needs it, so that ``jumok --help`` is quick.
 """
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -11,7 +12,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,12 @@ __all__ = ["main"]
 
 PICTURES = (".png", ".svg", ".pdf")
 MOST_COMPARED = 6
+MOST_BYTES = 4_000_000  # of a text; no model here reads as much
+LARGEST_SEED = 2**63 - 1
+REPORT_LEGEND = """
+entropy in nats: 0 reads one token, ln T reads T tokens evenly; distance in tokens; first, itself,
+previous: weight on the first token, on the token itself, on the one before it; most read: the
+token that receives most, and its part of all weight. Layers and heads count from 0."""
 _EXTRA_OF = {
     "torch": "torch",
     "tokenizers": "torch",
@@ -42,7 +49,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    no_args_is_help=True,
+    invoke_without_command=True,
     help="Self-attention you can build, run and open.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -65,12 +72,14 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 @app.command()
@@ -83,10 +92,16 @@ def look(
     ] = None,
     model: Model = "minilm",
     word: Annotated[
-        str | None, typer.Option("--word", "-w", help="The word to look at, wherever it occurs.")
+        str | None,
+        typer.Option(
+            "--word",
+            "-w",
+            help="The word to look at, wherever it occurs; bank finds Bank too, Bank only itself.",
+        ),
     ] = None,
     token: Annotated[
-        int | None, typer.Option(help="Instead of a word: one token's position, from 0.")
+        int | None,
+        typer.Option(help="Instead of a word: one token's position, from 0; -1 is the last."),
     ] = None,
     layers: Annotated[
         str | None, typer.Option(help="A-B: average these layers only, from 0; one: A.")
@@ -112,8 +127,8 @@ def look(
     of what is handed over (Kobayashi et al. 2020).
     """
     text = _text(text, file)
-    if against is not None and not against.strip():
-        raise Refusal("the text after --against is empty")
+    if against is not None:
+        _check_text(against, "the text after --against")
     if against is not None and token is not None:
         raise Refusal("--token can't be compared between two texts; choose a --word")
     if word is not None and token is not None:
@@ -125,10 +140,9 @@ def look(
 
     reader = _Reader(model)
 
-    def found(text: str) -> "tuple[Recording, Sources]":
+    def found(text: str, recording: "Recording") -> "Sources":
         from jumok.lens.sources import sources
 
-        recording = reader.read(text)
         data = sources(
             recording,
             reader.tokenizer,
@@ -139,14 +153,11 @@ def look(
             raw=raw,
             pieces=pieces,
         )
-        return recording, dataclasses.replace(data, model=reader.name)
+        if not data.queries:
+            raise Refusal(f"{reader.name} reads no word in {_quoted(text)}")
+        return dataclasses.replace(data, model=reader.name)
 
-    recording, data = found(text)
-    other = None
-    if against is not None:
-        other = found(against)[1]
-        if word is None:
-            data, other = _shared_words(data, other)
+    recording = reader.read(text)
     if save is not None:
         recording.model_name = reader.name
         try:
@@ -154,11 +165,23 @@ def look(
         except OSError as error:
             raise Refusal(f"can't write {save}: {error.strerror or error}") from error
         _say(f"wrote {save}")
+    other = None
+    if against is None:
+        data = found(text, recording)
+    else:
+        with _named("in the first text"):
+            data = found(text, recording)
+        with _named("in the second text (--against)"):
+            other = found(against, reader.read(against))
+        if word is None:
+            data, other = _shared_words(data, other)
     if png is not None:
         from jumok.view.figure import picture
+        from jumok.view.fonts import quietly
 
         drawn = picture(data, other)
-        _write(png, lambda path: drawn.savefig(path, format=png.suffix[1:].lower()))
+        with quietly():
+            _write(png, lambda path: drawn.savefig(path, format=png.suffix[1:].lower()))
         _say(f"wrote {png}")
     if as_json:
         print(json.dumps(_as_dict(data, other), ensure_ascii=False, indent=2))
@@ -183,7 +206,10 @@ def generate(
     top_p: Annotated[
         float | None, typer.Option(help="Choose among the likeliest with this probability.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Make the choice repeatable.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=LARGEST_SEED, help="Make the choice repeatable."),
+    ] = None,
 ) -> None:
     """Continue a text with a GPT, printed as it comes."""
     if not prompt.strip():
@@ -198,20 +224,38 @@ def generate(
 
 @app.command()
 def report(
-    source: Annotated[str, typer.Argument(help="A recording's file, or a text to read.")],
+    source: Annotated[
+        str | None,
+        typer.Argument(help="A recording's file, or a text to read.", show_default=False),
+    ] = None,
     model: Model = "minilm",
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", help="Read the text from a file; - is stdin.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON list with an object for each head.")
+    ] = False,
 ) -> None:
     """One row for each head: entropy, distance, what it reads most."""
-    if not source.strip():
-        raise Refusal("the text is empty")
     from jumok.lens.recording import open_recording
     from jumok.lens.report import report as made
 
-    if Path(source).suffix == ".safetensors" or _is_file(source):
-        _show(made(open_recording(source)))
+    if source is not None and file is None and _is_recording(source):
+        try:
+            found = made(open_recording(source))
+        except ValueError as error:
+            raise Refusal(
+                f"{source} is no recording: {error}. To read a text from a file: --file {source}"
+            ) from error
     else:
+        text = _text(source, file)
         reader = _Reader(model)
-        _show(made(reader.read(source), reader.tokenizer))
+        found = made(reader.read(text), reader.tokenizer)
+    if as_json:
+        print(json.dumps(list(found), ensure_ascii=False, indent=2))
+        return
+    _show(found)
+    print(REPORT_LEGEND)
 
 
 @app.command()
@@ -283,13 +327,14 @@ class _Reader:
     def generate(self, prompt: str, tokens: int, **sampling: Any) -> None:
         from jumok.model.generate import stream_text
         from jumok.model.transformer import Decoder
+        from jumok.tokens import printable
 
         if not isinstance(self.model, Decoder):
             raise Refusal(f"{self.name} is an encoder and can't continue a text; try smollm2")
         pieces = stream_text(self.model, self.tokenizer, self.ids(prompt), tokens, **sampling)
-        print(prompt, end="", flush=True)
+        print(printable(prompt), end="", flush=True)
         for piece in pieces:
-            print(piece, end="", flush=True)
+            print(printable(piece), end="", flush=True)
         print()
 
 
@@ -298,17 +343,45 @@ def _text(text: str | None, file: str | None) -> str:
         raise Refusal("give a text or --file, one of them")
     if file is not None:
         try:
-            data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+            with sys.stdin.buffer if file == "-" else open(file, "rb") as opened:
+                data = opened.read(MOST_BYTES + 1)
         except OSError as error:
             raise Refusal(f"can't read {file}: {error.strerror or error}") from error
+        if len(data) > MOST_BYTES:
+            raise Refusal(
+                f"{file} has more than {MOST_BYTES / 1e6:.0f} MB, no model reads so much; shorten it"
+            )
         try:
-            text = data.decode("utf-8-sig")
+            text = data.decode("utf-8-sig").strip("\n")
         except UnicodeDecodeError as error:
             raise Refusal(f"{file} is not UTF-8 text: byte {error.start:,} is no letter") from error
     assert text is not None
+    _check_text(text, "the text" if file is None else file)
+    return text
+
+
+def _check_text(text: str, name: str) -> None:
+    from jumok.tokens import has_words
+
     if not text.strip():
-        raise Refusal("the text is empty" if file is None else f"{file} is empty")
-    return text.strip("\n") if file is not None else text
+        raise Refusal(f"{name} is empty")
+    if not has_words(text):
+        raise Refusal(f"{name} has no word, only {_quoted(text)}")
+
+
+def _quoted(text: str) -> str:
+    from jumok.tokens import shortened, visible
+
+    return f"“{visible(shortened(text))}”"
+
+
+@contextlib.contextmanager
+def _named(place: str) -> Iterator[None]:
+    """Let what is refused inside say in which text."""
+    try:
+        yield
+    except (Refusal, ValueError) as error:
+        raise Refusal(f"{place}: {error}") from error
 
 
 def _layers(text: str) -> list[int]:
@@ -437,9 +510,9 @@ def _free_memory() -> int | None:
     return free
 
 
-def _is_file(text: str) -> bool:
+def _is_recording(text: str) -> bool:
     try:
-        return Path(text).is_file()
+        return Path(text).suffix == ".safetensors" or Path(text).is_file()
     except OSError:  # a text longer than a path may be
         return False
 
