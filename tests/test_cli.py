@@ -162,6 +162,44 @@ def test_two_texts_without_a_word_compare_the_words_they_share(
     assert out.count("takes its meaning from in two texts") == 2  # ate, it
 
 
+def test_occurrences_that_are_not_compared_are_named(run: Any, folders: dict[str, str]) -> None:
+    _, out, _ = run("look", "a b a", "--against", "a c", "-w", "a", "-m", folders["encoder"])
+    assert out.startswith("Where a (2nd) and, in the second text, a take their meaning from")
+    assert "Not compared, as the other text has fewer: “a (1st)” of the first text." in out
+
+
+def test_a_long_text_is_kept_and_its_first_words_shown(
+    run: Any, folders: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jumok.lens.sources.MOST_QUERIES", 2)
+    path = tmp_path / "run.safetensors"
+    code, out, err = run("look", "a b c d", "-m", folders["encoder"], "--save", str(path))
+    assert (code, err) == (0, f"wrote {path}\n")
+    assert jumok.open(path)[0].shape == (1, 2, 9, 9)
+    assert "The first 2 of 4 words." in out
+
+
+def test_a_recording_is_kept_before_anything_can_be_wrong(
+    run: Any, folders: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "run.safetensors"
+    code, _, _ = run("look", "a b", "-w", "x", "-m", folders["encoder"], "--save", str(path))
+    assert code == 2
+    assert len(jumok.open(path)) == 3
+
+
+def test_no_terminal_command_of_the_text_comes_through(run: Any, folders: dict[str, str]) -> None:
+    text = "a \x1b[31m b\x1b]0;X\x07"
+    for arguments in (
+        ("look", text, "-m", folders["encoder"]),
+        ("look", text, "-w", "b", "-m", folders["encoder"]),
+        ("generate", text, "-m", folders["gpt"], "--tokens", "20", "--seed", "1"),
+        ("look", text, "-w", "\x1b[31m", "-m", folders["encoder"]),
+    ):
+        _, out, err = run(*arguments)
+        assert not {"\x1b", "\x07"} & set(out + err)
+
+
 def test_raw_weights_and_pieces(run: Any, folders: dict[str, str]) -> None:
     _, out, _ = run(
         "look", "한 a", "--pieces", "--raw", "--token", "4", "--json", "-m", folders["encoder"]
@@ -170,6 +208,8 @@ def test_raw_weights_and_pieces(run: Any, folders: dict[str, str]) -> None:
     assert found["measure"] == "raw"
     assert found["words"] == found["tokens"] == ["<s>", "한₁", "한₂", "한₃", "␣", "a", "</s>"]
     assert found["queries"][0]["word"] == "␣"
+    _, out, _ = run("look", "an a", "--pieces", "-w", "an", "--json", "-m", folders["encoder"])
+    assert [query["word"] for query in json.loads(out)["queries"]] == ["a", "n"]
 
 
 def test_a_text_from_a_file_and_from_stdin(
@@ -208,6 +248,37 @@ def test_the_recording_is_kept_and_reported(
     assert "entropy" in out.lower()
 
 
+def test_a_report_says_what_its_columns_mean(run: Any, folders: dict[str, str]) -> None:
+    _, out, _ = run("report", "an apple", "-m", folders["encoder"])
+    legend = " ".join(out.split())
+    for said in ("entropy in nats", "distance in tokens", "weight on the first token"):
+        assert said in legend
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_report_as_json_of_a_text_in_a_file(
+    run: Any, folders: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("an apple\n")
+    _, out, _ = run("report", "--file", str(file), "-m", folders["gpt"], "--json")
+    rows = json.loads(out)
+    assert [(row["layer"], row["head"]) for row in rows] == [
+        (a, b) for a in range(3) for b in (0, 1)
+    ]
+    assert list(rows[0])[-3:] == ["most_read", "most_read_token", "most_read_share"]
+    assert rows[0]["first"] == pytest.approx(
+        jumok.report(_recorded("an apple", folders["gpt"])).columns["first"][0]
+    )
+
+
+def _recorded(text: str, folder: str) -> Any:
+    model, tokens = jumok.load(folder)
+    with torch.inference_mode(), jumok.watch(model) as recording:
+        model(torch.tensor([tokens.encode(text)]))
+    return recording
+
+
 def test_a_report_of_a_text(run: Any, folders: dict[str, str]) -> None:
     code, out, _ = run("report", "an apple", "-m", folders["encoder"])
     assert code == 0
@@ -241,6 +312,7 @@ def test_version_and_help(run: Any) -> None:
     for command in ("look", "generate", "report", "models"):
         assert command in out
     assert "--against" in run("look", "--help")[1]
+    assert run()[:2] == (0, out)
 
 
 def test_help_and_errors_of_use_load_nothing_heavy() -> None:
@@ -267,6 +339,12 @@ def test_help_and_errors_of_use_load_nothing_heavy() -> None:
         (["look", ""], "the text is empty"),
         (["look", " \n "], "the text is empty"),
         (["look", "a", "--against", " "], "the text after --against is empty"),
+        (["look", "\u200b\x01\0"], "the text has no word, only “\\u{200b}\\u{1}\\u{0}”"),
+        (["look", "a", "--against", "\x01"], "the text after --against has no word"),
+        (["report", "\u200b"], "the text has no word"),
+        (["report", "a", "--file", "b"], "give a text or --file"),
+        (["generate", "a", "--seed", "9" * 20], f"--seed {'9' * 20}: a whole number from 0 to 92"),
+        (["generate", "a", "--seed", "-1"], "--seed -1: a whole number from 0 to"),
         (["look", "a", "--layers", "2-1"], "--layers 2-1: the first layer comes after"),
         (["look", "a", "--layers", "x"], "--layers x: write A-B"),
         (["look", "a", "--word", "a", "--token", "0"], "not both"),
@@ -298,6 +376,12 @@ def test_what_only_the_model_knows_is_refused_too(refused: Any, folders: dict[st
     assert "no layer 7: the recording has 0 to 2" in refused("look", "a", "--layers", "7", *encoder)
     assert "has 52 tokens" in refused("look", "a" * 50, *encoder)
     assert "reads at most 40" in refused("look", "a", "--against", "a" * 50, *encoder)
+    assert "in the first text: the text has no word 'b'" in refused(
+        "look", "a", "--against", "b", "-w", "b", *encoder
+    )
+    assert "in the second text (--against): the text has no word 'a'" in refused(
+        "look", "a", "--against", "b", "-w", "a", *encoder
+    )
     assert "no word in common" in refused("look", "a b", "--against", "c d", *encoder)
     assert "can't continue a text" in refused("generate", "a", *encoder)
     assert "temperature=-1.0" in refused(
@@ -313,6 +397,15 @@ def test_unreadable_input(refused: Any, tmp_path: Path) -> None:
     assert "can't read" in refused("look", "-f", str(tmp_path))
     (tmp_path / "r.safetensors").write_bytes(b"not a recording")
     assert "r.safetensors" in refused("report", str(tmp_path / "r.safetensors"))
+    (tmp_path / "text.txt").write_text("an apple")
+    text = str(tmp_path / "text.txt")
+    assert f"{text} is no recording; to read a text from a file: --file {text}" in refused(
+        "report", text
+    )
+    (tmp_path / "nul.txt").write_bytes(b"\0\0")
+    assert "nul.txt has no word" in refused("look", "-f", str(tmp_path / "nul.txt"))
+    (tmp_path / "giant.txt").write_bytes(b"a" * 4_000_001)
+    assert "giant.txt is larger than 4 MB" in refused("look", "-f", str(tmp_path / "giant.txt"))
     assert "config.json" in refused("look", "a", "-m", str(tmp_path))
 
 
@@ -405,14 +498,16 @@ def test_ctrl_c_ends_quietly(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes are different there")
-def test_a_reader_that_leaves_is_no_error() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-m", "jumok", "look", "--help"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == ""
+def test_a_reader_that_leaves_is_no_error(folders: dict[str, str]) -> None:
+    for arguments in (["look", "--help"], ["look", "an apple", "-m", folders["encoder"], "--json"]):
+        with subprocess.Popen(
+            [sys.executable, "-u", "-m", "jumok", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.close()
+            assert process.stderr.read() == ""
+        assert process.returncode == 141

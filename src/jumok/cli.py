@@ -33,10 +33,13 @@ PICTURES = (".png", ".svg", ".pdf")
 MOST_COMPARED = 6
 MOST_BYTES = 4_000_000  # of a text; no model here reads as much
 LARGEST_SEED = 2**63 - 1
-REPORT_LEGEND = """
-entropy in nats: 0 reads one token, ln T reads T tokens evenly; distance in tokens; first, itself,
-previous: weight on the first token, on the token itself, on the one before it; most read: the
-token that receives most, and its part of all weight. Layers and heads count from 0."""
+READER_LEFT = 141  # 128 + SIGPIPE, as a shell counts
+REPORT_LEGEND = (
+    "entropy in nats: 0 reads one token, ln T reads T tokens evenly; distance in tokens; first, "
+    "itself, previous: weight on the first token, on the token itself, on the one before it; most "
+    "read: the token that receives most, and its part of all weight. Layers, heads and positions "
+    "count from 0."
+)
 _EXTRA_OF = {
     "torch": "torch",
     "tokenizers": "torch",
@@ -206,16 +209,15 @@ def generate(
     top_p: Annotated[
         float | None, typer.Option(help="Choose among the likeliest with this probability.")
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, max=LARGEST_SEED, help="Make the choice repeatable."),
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Make the choice repeatable.")] = None,
 ) -> None:
     """Continue a text with a GPT, printed as it comes."""
     if not prompt.strip():
         raise Refusal("the text is empty")
     if tokens < 1:
         raise Refusal(f"--tokens {tokens}: at least 1")
+    if seed is not None and not 0 <= seed <= LARGEST_SEED:
+        raise Refusal(f"--seed {seed}: a whole number from 0 to {LARGEST_SEED}")
     reader = _Reader(model)
     reader.generate(
         prompt, tokens=tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
@@ -244,8 +246,10 @@ def report(
         try:
             found = made(open_recording(source))
         except ValueError as error:
+            if source.endswith(".safetensors"):
+                raise
             raise Refusal(
-                f"{source} is no recording: {error}. To read a text from a file: --file {source}"
+                f"{source} is no recording; to read a text from a file: --file {source}"
             ) from error
     else:
         text = _text(source, file)
@@ -254,8 +258,10 @@ def report(
     if as_json:
         print(json.dumps(list(found), ensure_ascii=False, indent=2))
         return
-    _show(found)
-    print(REPORT_LEGEND)
+    from rich.console import Group
+    from rich.text import Text
+
+    _show(Group(found, "", Text(REPORT_LEGEND, "dim")))
 
 
 @app.command()
@@ -349,7 +355,8 @@ def _text(text: str | None, file: str | None) -> str:
             raise Refusal(f"can't read {file}: {error.strerror or error}") from error
         if len(data) > MOST_BYTES:
             raise Refusal(
-                f"{file} has more than {MOST_BYTES / 1e6:.0f} MB, no model reads so much; shorten it"
+                f"{file} is larger than {MOST_BYTES / 1e6:.0f} MB, more than a model reads; "
+                "shorten it"
             )
         try:
             text = data.decode("utf-8-sig").strip("\n")
@@ -585,7 +592,9 @@ def _run(arguments: list[str] | None) -> int:
         return 130
     except BrokenPipeError:  # the reader of a pipe has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return READER_LEFT
+    except SystemExit:  # so does the parser end when the reader leaves while a command prints
+        return READER_LEFT
     except Exception as error:
         if type(error).__name__ == "Abort":  # how the parser reports Ctrl-C
             return 130

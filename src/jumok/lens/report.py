@@ -136,6 +136,7 @@ def report(recording: Recording, tokenizer: Any = None) -> Report:
         columns["most_read_token"] = [
             labels[at] if at < len(labels) else "" for at in columns["most_read"]
         ]
+        columns["most_read_share"] = columns.pop("most_read_share")  # after what it is a share of
     return Report(columns)
 
 
