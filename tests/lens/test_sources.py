@@ -132,6 +132,17 @@ def test_only_the_chosen_rows_are_asked_for() -> None:
     assert recording[0].asked == [3 * 1 * 243]
 
 
+def test_rows_that_are_near_come_together() -> None:
+    tokens = tokenizer()
+    recording = recorded(" ".join((["apple"] + ["and"] * 3) * 30 + ["an"] * 40 + ["apple"]), tokens)
+    data = sources(recording, tokens, "apple")
+    # Rows 1 to 117 of 163, every fourth, in blocks of at most 64; then row 161 alone.
+    assert recording[0].asked == [rows * 3 * 163 for rows in (61, 53, 1)]
+    for query in (data.queries[3], data.queries[20], data.queries[-1]):
+        share, _ = by_hand(recording, query.position)
+        assert [source.share for source in query.sources] == pytest.approx(share)
+
+
 def test_many_rows_come_in_blocks() -> None:
     tokens = tokenizer()
     recording = recorded(" ".join(["an", "apple"] * 99), tokens, layers=1)

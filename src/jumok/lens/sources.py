@@ -32,6 +32,7 @@ Kind = Literal["word", "itself", "first", "special"]
 MOST_QUERIES = 200  # without a chosen word, so many words are queries
 MOST_PAIRS = 200_000  # of a query and a source; then fewer are
 ROWS_AT_ONCE = 64
+SMALL_GAP = 16  # rows
 TOP_HEADS = 3
 
 
@@ -492,11 +493,11 @@ def _measure(
 
 
 def _blocks(rows: Sequence[int]) -> Iterator[range]:
-    """Runs of neighbouring rows, a few at a time."""
+    """Ranges that hold the rows, a few at a time; small gaps cost less than another call."""
     start = 0
     for place in range(1, len(rows) + 1):
-        ends = place == len(rows) or rows[place] != rows[place - 1] + 1
-        if ends or place - start == ROWS_AT_ONCE:
+        ends = place == len(rows) or rows[place] - rows[place - 1] > SMALL_GAP
+        if ends or rows[place] - rows[start] >= ROWS_AT_ONCE:
             yield range(rows[start], rows[place - 1] + 1)
             start = place
 
