@@ -163,10 +163,8 @@ class Tiles:
             for low in range(seen.start // column_align * column_align, seen.stop, self.columns):
                 high = min(low + self.columns, _up(seen.stop, column_align))
                 columns = range(low, min(high, keys))
-                visible: bool | Array = True
-                if call.mask is not None:
-                    visible = call.mask.tile(rows, columns, queries, keys, call.q)
-                if visible is False:
+                visible = self._visible(rows, columns)
+                if not visible:
                     continue
                 shape = (n_heads, n_rows, high - low)
                 logs = xp.reshape(space[: math.prod(shape)], shape)
@@ -180,6 +178,19 @@ class Tiles:
                     logs,
                     xp.reshape(spare[: math.prod(shape)], shape),
                 )
+
+    def _visible(self, rows: range, columns: range) -> list[tuple[range, bool | Array]]:
+        """What the mask says of the parts of a tile; empty if nothing is visible.
+
+        Asked part by part, so that a wide tile is masked at its edges only.
+        """
+        call = self.call
+        if call.mask is None:
+            return [(columns, True)]
+        _, _, queries, keys = call.shape
+        parts = [columns[start : start + _COLUMNS] for start in range(0, len(columns), _COLUMNS)]
+        said = [(part, call.mask.tile(rows, part, queries, keys, call.q)) for part in parts]
+        return said if any(answer is not False for _, answer in said) else []
 
     def _product(self, q: Array, turned: Array, out: Array) -> None:
         n, rows, width = q.shape
@@ -199,7 +210,7 @@ class Tiles:
         heads: slice,
         rows: range,
         columns: range,
-        visible: bool | Array,
+        visible: list[tuple[range, bool | Array]],
     ) -> None:
         """From products to logarithms, in place."""
         xp, call = self._xp, self.call
@@ -211,8 +222,12 @@ class Tiles:
             real += xp.astype(_of_heads(_cut(call.bias, rows, columns), batch, heads), xp.float32)
         for shift in self._shifts:
             real -= shift[batch, heads, rows.start : rows.stop][..., None]
-        if visible is not True:
-            _hide(real, ~_of_heads(visible, batch, heads), self._hidden)
+        for part, answer in visible:
+            here = real[:, :, part.start - columns.start : part.stop - columns.start]
+            if answer is False:
+                here[...] = self._hidden
+            elif answer is not True:
+                _hide(here, ~_of_heads(answer, batch, heads), self._hidden)
         if call.bias is not None and self._hidden == HIDDEN:
             _hide(real, real < HIDDEN, HIDDEN)
         if real.shape[1] < logs.shape[1]:
