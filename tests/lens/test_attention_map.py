@@ -108,7 +108,7 @@ def test_conversion_to_other_libraries():
     with pytest.raises(BufferError, match="without a copy"):
         found.__dlpack__(copy=False)
     for product in (lambda: found * 2, lambda: np.float32(2) * found, lambda: np.ones(7) + found):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match="the part you want first"):
             product()
     for row, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(row, other, atol=1e-6)

@@ -109,3 +109,9 @@ def test_works_on_an_opened_recording(tmp_path):
     live, opened = jumok.report(recording), jumok.report(jumok.open(tmp_path / "run.safetensors"))
     for name in ("entropy", "distance", "first", "most_read_share"):
         np.testing.assert_allclose(live.columns[name], opened.columns[name], atol=1e-5)
+
+
+def test_only_a_recording_can_be_reported():
+    for other in (None, nn.Linear(2, 2)):
+        with pytest.raises(TypeError, match=f"got {type(other).__name__}"):
+            jumok.report(other)

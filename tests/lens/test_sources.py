@@ -288,6 +288,9 @@ def test_the_difference_between_two_texts() -> None:
     assert (phone.share, phone.change) == (None, None)
     assert an.against == right.sources[3].share
     assert second_an.against is None
+    assert (an.position, an.against_position) == (1, 3)
+    assert (phone.position, phone.against_position) == (None, 2)
+    assert (second_an.position, second_an.against_position) == (4, None)
 
 
 # -- the promise of --json -------------------------------------------------------------------

@@ -207,6 +207,15 @@ class AttentionMap:
     def __dlpack_device__(self) -> Any:
         return self.call.q.__dlpack_device__()
 
+    def _no_arithmetic(self, *_: Any) -> Any:
+        raise TypeError(
+            f"{self.name}: the weights are not stored, so there is no arithmetic on the whole map. "
+            f"Take the part you want first, such as m[0, 3] + 1, or a measure, such as m.entropy()"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _no_arithmetic
+    __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = __pow__ = __neg__ = _no_arithmetic
+
     # -- measures -----------------------------------------------------------------------------
 
     def measure(self, *quantities: str, **options: Any) -> measures.Measures:

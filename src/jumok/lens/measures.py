@@ -179,8 +179,8 @@ def top(call: AttentionCall, k: int) -> tuple[Array, Array]:
     Raises:
         ValueError: k below 1.
     """
-    if k < 1:
-        raise ValueError(f"top({k}): k is at least 1")
+    if not isinstance(k, int) or k < 1:
+        raise ValueError(f"top({k!r}): k is a whole number, at least 1")
     batch, heads, queries, keys = call.shape
     xp, place = array_namespace(call.q), device(call.q)
     indices = xp.full((batch, heads, queries, k), -1, dtype=xp.int64, device=place)
@@ -225,8 +225,10 @@ def pooled(call: AttentionCall, size: int, how: str = "max") -> Array:
     Raises:
         ValueError: size below 1, or another ``how``.
     """
-    if size < 1 or how not in ("max", "mean"):
-        raise ValueError(f'pooled({size}, {how!r}): size is at least 1 and how "max" or "mean"')
+    if not isinstance(size, int) or size < 1 or how not in ("max", "mean"):
+        raise ValueError(
+            f'pooled({size!r}, {how!r}): size is a whole number, at least 1, and how "max" or "mean"'
+        )
     batch, heads, queries, keys = call.shape
     xp, place = array_namespace(call.q), device(call.q)
     tall, wide = _cell(queries, size, (64,)), _cell(keys, size, (128, 512))

@@ -106,8 +106,14 @@ def report(recording: Recording, tokenizer: Any = None) -> Report:
         One row per head; see `Report`.
 
     Raises:
+        TypeError: not a recording.
         ValueError: a tokenizer, but the recording has no ids.
     """
+    if not isinstance(recording, Recording):
+        raise TypeError(
+            f"report takes a recording, from jumok.watch or jumok.open; got "
+            f"{type(recording).__name__}"
+        )
     if tokenizer is not None and recording.ids is None:
         raise ValueError(
             "the recording has no token ids to label: the model was not given any. Leave out the "

@@ -151,12 +151,23 @@ class Sources:
 
 @dataclass(frozen=True)
 class Difference:
-    """One source word in two texts; a share is None where the word isn't there or isn't seen."""
+    """One source word in two texts.
+
+    Attributes:
+        word: plain text.
+        kind: as of a `Source`.
+        share: in the first text; None where the word isn't there or isn't seen.
+        against: in the second text, likewise.
+        position: its place among the words of the first text; None where it isn't there.
+        against_position: its place among those of the second.
+    """
 
     word: str
     kind: Kind
     share: float | None
     against: float | None
+    position: int | None
+    against_position: int | None
 
     @property
     def change(self) -> float | None:
@@ -280,6 +291,8 @@ def difference(first: Query, second: Query) -> list[Difference]:
                 known.kind,
                 a.share if a is not None and a.seen else None,
                 b.share if b is not None and b.seen else None,
+                None if a is None else a.position,
+                None if b is None else b.position,
             )
         )
     return rows
