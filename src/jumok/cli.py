@@ -445,6 +445,8 @@ def _as_dict(data: "Sources", other: "Sources | None") -> dict[str, Any]:
                         "share": row.share,
                         "against": row.against,
                         "change": row.change,
+                        "position": row.position,
+                        "against_position": row.against_position,
                     }
                     for row in difference(first, second)
                 ],

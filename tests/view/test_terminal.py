@@ -313,6 +313,17 @@ def test_two_texts_number_what_occurs_again_and_name_what_is_left_out() -> None:
     assert not_compared(once, twice) == [said.replace("first text", "second text")]
 
 
+def test_the_table_of_two_texts_numbers_words_as_the_bars_do() -> None:
+    first, second = (
+        made("an x an y", 2, [0.1, 0.2, 0.3, 0.1, 0.1, 0.2]),
+        made("x b b", 1, [0.2] * 5),
+    )
+    lines = printed(compare(first, second))
+    table = lines[lines.index(next(line for line in lines if "first text" in line)) :]
+    for name in ("an (1st)  ", "an (2nd)  ", "y  ", "b (1st)  ", "b (2nd)  ", "itself  "):
+        assert sum(line.startswith(f"  {name}") for line in table) == 1
+
+
 def test_two_texts_stand_one_above_the_other_where_there_is_no_room() -> None:
     lines = printed(compare(ORANGE, PHONE), 55)
     above, below = lines.index("first text:"), lines.index("second text:")

@@ -18,6 +18,7 @@ from jumok.view.wording import (
     MOST_BARS,
     SHADES,
     apart_name,
+    difference_name,
     first_words,
     is_overview,
     largest_share,
@@ -35,7 +36,6 @@ from jumok.view.wording import (
     shade,
     shown_differences,
     source_names,
-    word_name,
 )
 
 if TYPE_CHECKING:
@@ -383,7 +383,7 @@ def _changes(
     top += 14
     for row in shown_differences(difference(first, second)):
         color = _INK if row.kind == "word" else _FAINT
-        name = "itself" if row.kind == "itself" else word_name(row.word)
+        name = difference_name(row, first, second)
         cells = ["–" if share is None else percent(share) for share in (row.share, row.against)]
         page.write(left, top, _cut(page, name, 8, width * 0.35), 8, color)
         for place, cell in zip(columns[1:], [*cells, points(row.change)], strict=True):

@@ -28,9 +28,10 @@ _FALLBACKS = (
 def font_family(text: str) -> list[str]:
     """Font families that together have every sign of ``text``; warns of signs none has."""
     wanted = {sign for sign in text if not sign.isspace() and not _is_joiner(sign)}
-    family, missing = _families(wanted)
-    if missing and _add_new_fonts():
+    with quietly():
         family, missing = _families(wanted)
+        if missing and _add_new_fonts():
+            family, missing = _families(wanted)
     if missing:
         signs = " ".join(sorted(missing)[:10])
         warnings.warn(

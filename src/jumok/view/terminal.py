@@ -20,6 +20,7 @@ from jumok.view.wording import (
     MOST_BARS,
     SHADES,
     apart_name,
+    difference_name,
     first_words,
     largest_share,
     longest_bar,
@@ -331,9 +332,8 @@ def _differences(first: Query, second: Query) -> RenderableType:
         table.add_column(title, justify="right", min_width=7)  # as wide as "100.0 %"
     for row in shown_differences(difference(first, second)):
         style = "dim" if row.kind != "word" else ""
-        name = "itself" if row.kind == "itself" else word_name(row.word)
         table.add_row(
-            Text(name, style),
+            Text(difference_name(row, first, second), style),
             Text("–" if row.share is None else percent(row.share), style),
             Text("–" if row.against is None else percent(row.against), style),
             Text(points(row.change), style),

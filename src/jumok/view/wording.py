@@ -168,6 +168,16 @@ def shown_differences(rows: Sequence[Difference], most: int = 14) -> list[Differ
     return [*plain[:most], *(row for row in seen if row.kind != "word")]
 
 
+def difference_name(row: Difference, first: Query, second: Query) -> str:
+    """How a row of the table of both texts is called: as in the bars of the text that has it."""
+    if row.kind == "itself":
+        return "itself"
+    if row.position is not None:
+        return source_names(first)[row.position]
+    assert row.against_position is not None
+    return source_names(second)[row.against_position]
+
+
 def excerpt(data: Sources, query: Query, most: int = MOST_SHADED_WORDS) -> range:
     """Positions of the words to show: all, or those around the query in a long text."""
     count = len(data.words)
