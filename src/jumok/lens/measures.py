@@ -179,7 +179,7 @@ def top(call: AttentionCall, k: int) -> tuple[Array, Array]:
     Raises:
         ValueError: k below 1.
     """
-    if not isinstance(k, int) or k < 1:
+    if not hasattr(k, "__index__") or k < 1:
         raise ValueError(f"top({k!r}): k is a whole number, at least 1")
     batch, heads, queries, keys = call.shape
     xp, place = array_namespace(call.q), device(call.q)
@@ -225,9 +225,10 @@ def pooled(call: AttentionCall, size: int, how: str = "max") -> Array:
     Raises:
         ValueError: size below 1, or another ``how``.
     """
-    if not isinstance(size, int) or size < 1 or how not in ("max", "mean"):
+    if not hasattr(size, "__index__") or size < 1 or how not in ("max", "mean"):
         raise ValueError(
-            f'pooled({size!r}, {how!r}): size is a whole number, at least 1, and how "max" or "mean"'
+            f"pooled({size!r}, {how!r}): size is a whole number, at least 1, and how is 'max' or "
+            f"'mean'"
         )
     batch, heads, queries, keys = call.shape
     xp, place = array_namespace(call.q), device(call.q)
