@@ -163,7 +163,7 @@ def timed_against_eager(dtype: str, rounds: int) -> tuple[Timings, float]:
     return interleaved(work, rounds), worst
 
 
-def memory(implementation: str, dtype: str, n_tokens: int, work: Any, repeats: int = 3) -> float:
+def memory(implementation: str, dtype: str, n_tokens: int, work: Any, repeats: int = 2) -> float:
     """Median over child processes of the peak that `work` adds to the loaded model."""
     found = []
     for _ in range(repeats):
