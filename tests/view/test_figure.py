@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 import warnings
@@ -17,9 +16,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("tokenizers")
 
 from jumok.view import figure as module
-from jumok.view import fonts
 from jumok.view.figure import figure, picture
-from jumok.view.fonts import font_family
 from known_maps import Map, Recorded, softmax_rows, tokenizer
 from known_sources import GPT, KOREAN, ORANGE, PHONE, every_word, made
 
@@ -184,50 +181,6 @@ def test_korean_is_drawn(korean_font: Path, tmp_path: Path, kind: str) -> None:
 def test_svg_and_pdf_hold_no_pixels(tmp_path: Path, kind: str, image: bytes) -> None:
     picture(ORANGE).savefig(tmp_path / f"k.{kind}")
     assert image not in (tmp_path / f"k.{kind}").read_bytes()
-
-
-def test_a_sign_without_a_font_is_named() -> None:
-    strange = "\U000e0041\U0001fbff\U00012345"
-    with pytest.warns(UserWarning, match="no installed font can draw .*𒍅"):
-        font_family("a" + strange)
-
-
-def test_a_font_is_added_only_when_it_is_needed(korean_font: Path) -> None:
-    assert font_family("plain text, ␣ ₁₂") == ["DejaVu Sans"]
-    assert len(font_family("사과")) == 2
-
-
-def test_a_font_installed_after_matplotlib_made_its_list_is_found(
-    korean_font: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from matplotlib.font_manager import fontManager, get_font
-
-    def has_hangul(path: str) -> bool:
-        try:
-            return bool(get_font(path).get_char_index(ord("한")))
-        except (OSError, RuntimeError):
-            return False
-
-    older = [entry for entry in fontManager.ttflist if not has_hangul(entry.fname)]
-    monkeypatch.setattr(fontManager, "ttflist", older)
-    fonts._add_font.cache_clear()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert len(font_family("사과")) == 2
-
-
-def test_matplotlib_says_nothing_of_missing_signs_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with warnings.catch_warnings(record=True) as noted:
-        warnings.simplefilter("always")
-        drawn = picture(made("a \U0001fbff b", 1, [0.2] * 5))
-        with fonts.quietly():
-            drawn.savefig(io.BytesIO(), format="png")
-            drawn.savefig(io.BytesIO(), format="svg")
-    assert len(noted) == 1
-    assert "no installed font can draw" in str(noted[0].message)
-    assert not caplog.records
 
 
 def test_mathematical_dollars_are_only_dollars() -> None:

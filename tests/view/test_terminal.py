@@ -9,9 +9,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from jumok.lens.sources import Sources
 from jumok.view.terminal import compare, look, overview
-from jumok.view.wording import not_compared, paired, shade, shown_differences, source_names
+from jumok.view.wording import not_compared, source_names
 from known_sources import GPT, KOREAN, ORANGE, PHONE, every_word, made
 
 
@@ -187,13 +186,6 @@ def test_an_overview_says_of_how_many_words_it_shows_the_first() -> None:
     assert "The first 2 of 4 words." in printed(overview(part))
 
 
-def test_eleven_twelve_thirteen() -> None:
-    names = source_names(made(" ".join(["a"] * 23), 1, [0.01] * 25).queries[0])
-    assert names[11] == "a (11th)"
-    assert names[13] == "a (13th)"
-    assert names[22] == "a (22nd)"
-
-
 def test_many_words_are_summed_up() -> None:
     data = made(" ".join(f"w{n}" for n in range(20)), 1, [0.0] + [0.04] * 20 + [0.2])
     assert "  … 9 more words: 36.0 % together" in printed(look(data))
@@ -276,22 +268,6 @@ def test_the_difference_is_in_points() -> None:
     assert row(table, "phone").split() == ["phone", "–", "39.6", "%"]
 
 
-def test_occurrences_are_paired() -> None:
-    def with_queries(*names: str) -> Sources:
-        query = ORANGE.queries[0]
-        queries = tuple(replace(query, word=n, position=p) for p, n in enumerate(names))
-        return replace(ORANGE, queries=queries)
-
-    def positions(left: Sources, right: Sources) -> list[tuple[int, int]]:
-        return [(a.position, b.position) for a, b in paired(left, right)]
-
-    assert positions(with_queries("bank", "bank"), with_queries("bank", "bank")) == [(0, 0), (1, 1)]
-    assert positions(with_queries("bank"), with_queries("bank", "bank")) == [(0, 1)]
-    assert positions(with_queries(*["bank"] * 3), with_queries(*["bank"] * 2)) == [(1, 0), (2, 1)]
-    assert positions(with_queries("사과와"), with_queries("사과")) == [(0, 0)]
-    assert positions(with_queries("Tom", "dog"), with_queries("dog", "tom")) == [(0, 1), (1, 0)]
-
-
 def test_two_texts_number_what_occurs_again_and_name_what_is_left_out() -> None:
     twice = made("bank or bank", 1, [0.2] * 5)
     queries = tuple(replace(twice.queries[0], position=place, tokens=(place,)) for place in (1, 3))
@@ -329,19 +305,3 @@ def test_two_texts_stand_one_above_the_other_where_there_is_no_room() -> None:
     above, below = lines.index("first text:"), lines.index("second text:")
     assert above < lines.index("  an apple and orange") < below < lines.index("  apple phone")
     assert "first text:" not in printed(compare(ORANGE, PHONE), 56)
-
-
-def test_shown_differences_are_ordered() -> None:
-    from jumok.lens.sources import difference
-
-    rows = shown_differences(difference(ORANGE.queries[0], PHONE.queries[0]))
-    assert [row.word for row in rows] == [
-        "phone", "orange", "an", "and", "[CLS]", "apple", "[SEP]",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("part", "level"), [(0.05, None), (0.1, 0), (0.25, 1), (0.99, 4), (1.0, 4), (3.0, 4)]
-)
-def test_shades(part: float, level: int | None) -> None:
-    assert shade(part) == level
