@@ -274,7 +274,7 @@ def models() -> None:
         kept = (folder / "model.safetensors").is_file()
         print(f"{name:8} {entry.summary}")
         where = f"kept in {folder}" if kept else "not fetched yet"
-        print(f"{'':8} {where} (fetched once, {entry.size / 1e6:.0f} MB)")
+        print(f"{'':8} {where} ({entry.sizes})")
     print(f"Models are kept in {cache_folder()}; JUMOK_CACHE names another folder.")
 
 
