@@ -51,7 +51,7 @@ def plain(state: tuple[Any, Any]) -> Any:
     import torch
 
     model, ids = state
-    with torch.inference_mode():
+    with torch.no_grad():
         return model.model(ids).last_hidden_state
 
 
@@ -61,7 +61,7 @@ def watched(state: tuple[Any, Any]) -> Any:
     import jumok
 
     model, ids = state
-    with torch.inference_mode(), jumok.watch(model.model):
+    with torch.no_grad(), jumok.watch(model.model):
         return model.model(ids).last_hidden_state
 
 
@@ -71,7 +71,7 @@ def watched_report(state: tuple[Any, Any]) -> Any:
     import jumok
 
     model, ids = state
-    with torch.inference_mode():
+    with torch.no_grad():
         with jumok.watch(model.model) as recording:
             model.model(ids)
         return jumok.report(recording)
@@ -82,7 +82,7 @@ def eager_report(state: tuple[Any, Any]) -> Any:
     import torch
 
     model, ids = state
-    with torch.inference_mode():
+    with torch.no_grad():
         attentions = model.model(ids, output_attentions=True).attentions
         rows = []
         n = ids.shape[1]

@@ -317,6 +317,7 @@ class Listener(TorchFunctionMode):
                 )
             else:
                 return
+            heard.ends = None
             self._followed = {
                 key: pair for key, pair in self._followed.items() if pair[1] is not heard
             }

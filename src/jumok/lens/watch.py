@@ -82,6 +82,7 @@ class watch:
         self._stack: list[torch.nn.Module] = []
         self._ran: dict[str, None] = {}
         self._unheard: dict[str, str] = {}
+        self._shelf = _Shelf()
         self._thread = 0
         self._forward = 0
         self._tracks: dict[str, list[_Track]] = {}
@@ -228,7 +229,7 @@ class watch:
                 self._append_ids(track)
                 return
         full_name = f"{name}#{len(tracks)}" if tracks else name
-        track = _Track(full_name, heard, self._forward)
+        track = _Track(full_name, heard, self._forward, self._shelf)
         tracks.append(track)
         self._recording.append(AttentionMap(track))
 
@@ -267,28 +268,68 @@ def _version(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def _kept(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+class _Shelf:
+    """Large blocks of memory into which long queries and their lse are packed.
+
+    Queries, and the lse of their rows, are short-lived in the model; kept one by one among its
+    other short-lived tensors they would leave the heap full of holes that nothing fits into (at
+    8,192 tokens of a model of 30 layers these held as much again as the record). Keys and values
+    stay where they are: a model with a cache keeps them anyway.
+    """
+
+    _BLOCK = 64 << 20  # bytes; memory that is never written to is never taken
+    _LONG = 1 << 20
+
+    def __init__(self) -> None:
+        self._block = torch.empty(0, dtype=torch.uint8)
+        self._used = 0
+
+    def takes(self, tensor: Tensor) -> bool:
+        """Whether it is long, in main memory, and not kept for a backward pass anyway."""
+        size = tensor.numel() * tensor.element_size()
+        return tensor.is_cpu and size >= self._LONG and not tensor.requires_grad
+
+    def put(self, tensor: Tensor) -> Tensor:
+        """A contiguous copy on the shelf."""
+        size = tensor.numel() * tensor.element_size()
+        # Outside inference mode, so that a block may serve calls inside and outside it.
+        with torch.inference_mode(False), torch.no_grad():
+            if self._used + size > len(self._block):
+                self._block = torch.empty(max(self._BLOCK, size), dtype=torch.uint8)
+                self._used = 0
+            place = self._block[self._used : self._used + size]
+            self._used += -(-size // 64) * 64
+            return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def _kept(
+    q: Tensor, k: Tensor, v: Tensor, shelf: _Shelf
+) -> tuple[tuple[Tensor, Tensor, Tensor], list[Tensor]]:
     """Detached tensors, and those among them that are kept by reference.
 
     A tensor is copied if its memory may be overwritten (it has been written to in place, as a
     cache is, or nobody counts the writes, as in inference mode), or if it would keep alive more
-    memory than itself and its companions (a slice of a fused qkv).
+    memory than itself and its companions (a slice of a fused qkv). Long queries go on the shelf.
     """
     sizes: dict[int, int] = {}
-    for tensor in tensors:
+    for tensor in (q, k, v):
         key = tensor.untyped_storage().data_ptr()
         sizes[key] = sizes.get(key, 0) + _own_bytes(tensor)
     kept, guarded = [], []
-    for tensor in tensors:
-        tensor = tensor.detach()
+    for tensor in (q, k, v):
         storage = tensor.untyped_storage()
-        pinned = storage.nbytes() > sizes[storage.data_ptr()] + 4096
-        if tensor.is_inference() or tensor._version > 0 or pinned:
-            tensor = tensor.clone()
+        together = sizes[storage.data_ptr()]
+        pinned = storage.nbytes() > together + 4096
+        alone = together == _own_bytes(tensor)
+        if tensor is q and shelf.takes(tensor) and (alone or pinned):
+            tensor = shelf.put(tensor)
+        elif tensor.is_inference() or tensor._version > 0 or pinned:
+            tensor = tensor.detach().clone()
         else:
+            tensor = tensor.detach()
             guarded.append(tensor)
         kept.append(tensor)
-    return kept, guarded
+    return (kept[0], kept[1], kept[2]), guarded
 
 
 def _own_bytes(tensor: Tensor) -> int:
@@ -312,8 +353,9 @@ class _Part:
 class _Track:
     """The growing record behind one map: one call, or the steps of a decoding loop."""
 
-    def __init__(self, name: str, heard: Heard, forward: int) -> None:
+    def __init__(self, name: str, heard: Heard, forward: int, shelf: _Shelf) -> None:
         self.name = name
+        self._shelf = shelf
         self.forward = forward
         self._heard = heard
         self._parts: list[_Part] = []
@@ -325,7 +367,7 @@ class _Track:
 
     def _add(self, heard: Heard) -> None:
         _cut_unwritten_slots(heard)
-        (q, k, v), guarded = _kept([heard.q, heard.k, heard.v])
+        (q, k, v), guarded = _kept(heard.q, heard.k, heard.v, self._shelf)
         # K and V contain those of the earlier steps, which are let go.
         self._k, self._v = k, v
         self._guarded = [entry for entry in self._guarded if entry[0] not in ("k", "v")]
@@ -336,6 +378,8 @@ class _Track:
         for what, kept in (("bias", heard.bias), ("sinks", heard.sinks)):
             if kept is not None:
                 self._guard(what, kept)
+        if heard.lse is not None and q.data_ptr() != heard.q.data_ptr() and self._shelf.takes(q):
+            heard.lse = self._shelf.put(heard.lse)
         self._parts.append(_Part(q, heard.lse, heard.mask, heard.bias, k.shape[2]))
         self._merged = self._norms = None
         # The track must not keep the call's own tensors alive beside the copies.
