@@ -133,17 +133,23 @@ class Listener(TorchFunctionMode):
             finally:
                 self._weights_path = None
         result = func(*args, **kwargs)
+        busy = self._followed or self._softmaxed or self._weights_path is not None
+        if busy or func.__name__ == "softmax":
+            self._look_at(func.__name__, args, kwargs, result)
+        return result
+
+    def _look_at(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """Whether an ordinary function is a step of attention by hand, or takes an output."""
         if self._weights_path is not None:
-            heard = self._weights_path.step(func.__name__, args, kwargs, result, self._read_mask)
+            heard = self._weights_path.step(name, args, kwargs, result, self._read_mask)
             if heard is not None:
                 batch, heads = heard.q.shape[:2]
                 self._emit(heard, result, result.reshape(batch, heads, *result.shape[1:]))
-                return result
+                return
         else:
-            self._notice_softmax(func.__name__, args, result)
+            self._notice_softmax(name, args, result)
         if self._followed:
-            self._follow(func.__name__, args, kwargs, result)
-        return result
+            self._follow(name, args, kwargs, result)
 
     def forget(self) -> None:
         """Let go of what is being followed; called when the outermost module has returned."""
