@@ -278,7 +278,7 @@ class _Shelf:
     """
 
     _BLOCK = 64 << 20  # bytes; memory that is never written to is never taken
-    _LONG = 1 << 20
+    _LONG = 8 << 20  # below this the holes are small and a copy costs more than it saves
 
     def __init__(self) -> None:
         self._block = torch.empty(0, dtype=torch.uint8)
