@@ -615,6 +615,22 @@ def test_a_compiled_model_runs_uncompiled_while_watched(which):
     assert len(recording) == 1
 
 
+def test_a_recording_keeps_no_graph_and_long_queries_are_packed():
+    shape = (1, 2, 1 << 15, 32)  # 8 MB
+    q, k, v = tensors(shape, (1, 2, 4, 32), (1, 2, 4, 32))
+    bias = torch.randn(1, 1, 1, 4, requires_grad=True)
+    model = Call(lambda q, k, v: fused.attention(q, k, v, bias=2 * bias))
+    with jumok.watch(model) as recording:
+        model(q, k, v)
+    call = recording[0].call
+    assert not any(x.requires_grad for x in (call.q, call.k, call.v, call.bias))
+    assert call.q.data_ptr() != q.data_ptr()
+    assert torch.equal(call.q, q)
+    q.zero_()
+    row = softmax_weights(call.q[:, :, 7:8], k, added=2 * bias.detach())
+    torch.testing.assert_close(recording[0][:, :, 7:8].double(), row, atol=1e-6, rtol=1e-5)
+
+
 # -- the output projection --------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from contextlib import ExitStack
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any
 
@@ -104,8 +104,8 @@ class watch:
             self._exits.callback(before.remove)
             self._exits.callback(after.remove)
         self._exits.enter_context(transformers_functions(_listening))
-        token: Token[tuple[watch, ...]] = _open.set((*_open.get(), self))
-        self._exits.callback(self._close, token)
+        _open.set((*_open.get(), self))
+        self._exits.callback(self._close)
         return self._recording
 
     def __exit__(
@@ -134,7 +134,7 @@ class watch:
         # A copy of a watched model carries the hooks, but is not what is being watched.
         return self
 
-    def _close(self, token: Token[tuple[watch, ...]]) -> None:
+    def _close(self) -> None:
         _open.set(tuple(other for other in _open.get() if other is not self))
         while self._stack:  # a forward that never returned
             self._leave()
@@ -222,14 +222,16 @@ class watch:
     def record(self, heard: Heard) -> None:
         """Put one call into the map it belongs to."""
         name = self._here()
+        _cut_unwritten_slots(heard)
+        referenced = _keep(heard, self._shelf)
         tracks = self._tracks.setdefault(name, [])
         for track in tracks:
             if track.forward < self._forward and track.extended_by(heard):
-                track.append(heard, self._forward)
+                track.append(heard, referenced, self._forward)
                 self._append_ids(track)
                 return
         full_name = f"{name}#{len(tracks)}" if tracks else name
-        track = _Track(full_name, heard, self._forward, self._shelf)
+        track = _Track(full_name, heard, referenced, self._forward)
         tracks.append(track)
         self._recording.append(AttentionMap(track))
 
@@ -302,34 +304,42 @@ class _Shelf:
             return place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
-def _kept(
-    q: Tensor, k: Tensor, v: Tensor, shelf: _Shelf
-) -> tuple[tuple[Tensor, Tensor, Tensor], list[Tensor]]:
-    """Detached tensors, and those among them that are kept by reference.
+def _keep(heard: Heard, shelf: _Shelf) -> list[tuple[str, Tensor]]:
+    """Turn a call's tensors into what is kept of them; those kept by reference are returned.
 
     A tensor is copied if its memory may be overwritten (it has been written to in place, as a
     cache is, or nobody counts the writes, as in inference mode), or if it would keep alive more
-    memory than itself and its companions (a slice of a fused qkv). Long queries go on the shelf.
+    memory than itself and its companions (a slice of a fused qkv). Long queries and their lse go
+    on the shelf.
     """
+    referenced: list[tuple[str, Tensor]] = []
     sizes: dict[int, int] = {}
-    for tensor in (q, k, v):
+    for tensor in (heard.q, heard.k, heard.v):
         key = tensor.untyped_storage().data_ptr()
         sizes[key] = sizes.get(key, 0) + _own_bytes(tensor)
-    kept, guarded = [], []
-    for tensor in (q, k, v):
+    for name in ("q", "k", "v"):
+        tensor = getattr(heard, name)
         storage = tensor.untyped_storage()
         together = sizes[storage.data_ptr()]
         pinned = storage.nbytes() > together + 4096
         alone = together == _own_bytes(tensor)
-        if tensor is q and shelf.takes(tensor) and (alone or pinned):
-            tensor = shelf.put(tensor)
+        if name == "q" and shelf.takes(tensor) and (alone or pinned):
+            heard.q = shelf.put(tensor)
+            heard.lse = None if heard.lse is None else shelf.put(heard.lse)
         elif tensor.is_inference() or tensor._version > 0 or pinned:
-            tensor = tensor.detach().clone()
+            setattr(heard, name, tensor.detach().clone())
         else:
-            tensor = tensor.detach()
-            guarded.append(tensor)
-        kept.append(tensor)
-    return (kept[0], kept[1], kept[2]), guarded
+            setattr(heard, name, tensor.detach())
+            referenced.append((name, tensor.detach()))
+    if heard.mask is not None:
+        referenced += [("mask", array) for array in mask_arrays(heard.mask)]
+    if heard.bias is not None:
+        heard.bias = heard.bias.detach()  # without the graph that made it
+        referenced.append(("bias", heard.bias))
+    if heard.sinks is not None:
+        heard.sinks = heard.sinks.detach()
+        referenced.append(("sinks", heard.sinks))
+    return referenced
 
 
 def _own_bytes(tensor: Tensor) -> int:
@@ -353,9 +363,10 @@ class _Part:
 class _Track:
     """The growing record behind one map: one call, or the steps of a decoding loop."""
 
-    def __init__(self, name: str, heard: Heard, forward: int, shelf: _Shelf) -> None:
+    def __init__(
+        self, name: str, heard: Heard, referenced: list[tuple[str, Tensor]], forward: int
+    ) -> None:
         self.name = name
-        self._shelf = shelf
         self.forward = forward
         self._heard = heard
         self._parts: list[_Part] = []
@@ -363,27 +374,16 @@ class _Track:
         self._merged: AttentionCall | None = None
         self._norms: Tensor | None = None
         self._crossing = False
-        self._add(heard)
+        self._add(heard, referenced)
 
-    def _add(self, heard: Heard) -> None:
-        _cut_unwritten_slots(heard)
-        (q, k, v), guarded = _kept(heard.q, heard.k, heard.v, self._shelf)
+    def _add(self, heard: Heard, referenced: list[tuple[str, Tensor]]) -> None:
         # K and V contain those of the earlier steps, which are let go.
-        self._k, self._v = k, v
+        self._k, self._v = heard.k, heard.v
         self._guarded = [entry for entry in self._guarded if entry[0] not in ("k", "v")]
-        for tensor in guarded:
-            self._guard("q" if tensor is q else "k" if tensor is k else "v", tensor)
-        for tensor in () if heard.mask is None else mask_arrays(heard.mask):
-            self._guard("mask", tensor)
-        for what, kept in (("bias", heard.bias), ("sinks", heard.sinks)):
-            if kept is not None:
-                self._guard(what, kept)
-        if heard.lse is not None and q.data_ptr() != heard.q.data_ptr() and self._shelf.takes(q):
-            heard.lse = self._shelf.put(heard.lse)
-        self._parts.append(_Part(q, heard.lse, heard.mask, heard.bias, k.shape[2]))
+        for what, tensor in referenced:
+            self._guard(what, tensor)
+        self._parts.append(_Part(heard.q, heard.lse, heard.mask, heard.bias, heard.k.shape[2]))
         self._merged = self._norms = None
-        # The track must not keep the call's own tensors alive beside the copies.
-        heard.q, heard.k, heard.v = q, k, v
 
     def _guard(self, what: str, tensor: Tensor) -> None:
         """Remember the version of what is kept by reference: a later write is noticed."""
@@ -417,7 +417,6 @@ class _Track:
 
     def extended_by(self, heard: Heard) -> bool:
         """Whether this later call goes on where the track ends."""
-        _cut_unwritten_slots(heard)
         last = self._parts[-1]
         before, now = self._k, heard.k
         if now.shape[:2] != before.shape[:2] or now.shape[3] != before.shape[3]:
@@ -435,10 +434,10 @@ class _Track:
             return not same
         return False
 
-    def append(self, heard: Heard, forward: int) -> None:
+    def append(self, heard: Heard, referenced: list[tuple[str, Tensor]], forward: int) -> None:
         """Add the queries of a call that `extended_by` has accepted."""
         self.forward = forward
-        self._add(heard)
+        self._add(heard, referenced)
 
     # -- what a map asks for ------------------------------------------------------------------
 
@@ -462,7 +461,7 @@ class _Track:
                 bias=_stitched_bias(parts, self.shape),
                 scale=heard.scale,
                 softcap=heard.softcap,
-                sinks=None if heard.sinks is None else heard.sinks.detach(),
+                sinks=heard.sinks,
                 lse=(lses[0] if len(lses) == 1 else torch.cat(lses, dim=2))
                 if len(lses) == len(parts)
                 else None,
