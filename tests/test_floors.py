@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 CORE = {"numpy", "array_api_compat", "safetensors", "typer", "rich"}
 # In no extra: used only where the user has it anyway, and the error says how to get it.
 OPTIONAL = {"pyarrow"}
-TORCH_ON_IMPORT = {"lens/taps.py", "lens/watch.py", "model/", "train/", "census/", "lessons/"}
+TORCH_ON_IMPORT = {"lens/taps/", "lens/watch.py", "model/", "train/", "census/", "lessons/"}
 TORCH_WHEN_CALLED = TORCH_ON_IMPORT | {"fused.py", "cli.py"}
 # Modules of light packages that import torch themselves.
 TORCH_IN_DISGUISE = {"safetensors.torch", "array_api_compat.torch"}
@@ -202,7 +202,7 @@ def test_a_fault_is_found(tmp_path: Path, file: str, source: str, fault: str) ->
             "fused.py",
             "import numpy as np\nfrom jumok.masks import Mask\ndef f():\n    import torch",
         ),
-        ("lens/taps.py", "import torch\nfrom jumok import fused\nfrom .call import Call"),
+        ("lens/taps/sdpa.py", "import torch\nfrom jumok import fused\nfrom .call import Call"),
         ("lens/maps.py", "from jumok import __version__"),
         ("lens/maps.py", "if TYPE_CHECKING:\n    import torch"),
         ("model/hub.py", "import torch\ndef f():\n    import transformers, gguf"),
@@ -217,6 +217,6 @@ def test_what_is_allowed_passes(tmp_path: Path, file: str, source: str) -> None:
 
 def _made_up_house(folder: Path, file: str, source: str) -> Path:
     path = folder / file
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(source)
     return folder

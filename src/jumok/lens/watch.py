@@ -249,7 +249,7 @@ def _listening_watches() -> list[watch]:
     return [one for one in _open.get() if one._stack and one._thread == here]
 
 
-def _heard(heard: Heard) -> None:
+def _heard(heard: Heard, output: Tensor) -> None:
     for watching in _listening_watches():
         watching.record(heard)
 

@@ -1,0 +1,133 @@
+"""The listener on torch's function-mode stack, and what all taps share.
+
+While a watched module runs, a `Listener` sees every torch function the model calls, lets each
+run exactly as it is, and picks out the attention among them. Each place where attention can be
+heard is a room of its own:
+
+* `sdpa`: ``F.scaled_dot_product_attention`` in all its forms, and jumok's own;
+* `multi_head`: ``F.multi_head_attention_forward``, with and without weights;
+* `interface`: transformers' attention functions, wrapped where the model looks them up;
+* `by_hand`: a softmax that becomes the left side of a product.
+
+A tap gives what it heard to `Listener.emit`; inner taps are muted while an outer one listens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from jumok import fused
+from jumok.lens.taps import multi_head, sdpa
+from jumok.lens.taps.by_hand import SoftmaxTap
+from jumok.lens.taps.heard import Heard
+from jumok.lens.taps.kernels import lse_of_empty_rows
+from jumok.lens.taps.mask_reader import MaskReader
+from jumok.lens.taps.outputs import OutputFollower
+
+OnHeard = Callable[[Heard, Tensor], Tensor | None]
+"""Gets a call and its output as (B, H, Tq, Dv); may answer with another output in its place."""
+
+
+class Listener(TorchFunctionMode):
+    """Hears attention among the torch functions that run.
+
+    Args:
+        on_heard: gets each call; see `OnHeard`.
+        on_unheard: gets a few words for each attention that runs but that no tap can hear.
+    """
+
+    def __init__(self, on_heard: OnHeard, on_unheard: Callable[[str], None]) -> None:
+        super().__init__()
+        self._on_heard = on_heard
+        self.unheard = on_unheard
+        self.is_muted = False
+        self.masks = MaskReader()
+        self._outputs = OutputFollower()
+        self._by_hand = SoftmaxTap()
+        self._weights_path: multi_head.WeightsPath | None = None
+
+    def __torch_function__(
+        self, func: Any, classes: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if self.is_muted:
+            return func(*args, **kwargs)
+        if func is F.scaled_dot_product_attention:
+            return sdpa.hear_sdpa(self, args, kwargs)
+        if func is fused.torch_attention:
+            return sdpa.hear_own(self, args, kwargs)
+        if func is F.multi_head_attention_forward:
+            self._weights_path = multi_head.WeightsPath.of_call(args, kwargs)
+            try:
+                with self:
+                    return multi_head.body()(*args, **kwargs)
+            finally:
+                self._weights_path = None
+        result = func(*args, **kwargs)
+        busy = self._outputs or self._by_hand or self._weights_path is not None
+        if busy or func.__name__ == "softmax":
+            return self._look_at(func.__name__, args, kwargs, result)
+        return result
+
+    def _look_at(self, name: str, args: Any, kwargs: Any, result: Any) -> Any:
+        """Whether an ordinary function is a step of attention by hand, or takes an output."""
+        if self._weights_path is not None:
+            heard = self._weights_path.step(name, args, kwargs, result, self.masks.read)
+            if heard is not None:
+                batch, heads = heard.q.shape[:2]
+                by_heads = result.reshape(batch, heads, *result.shape[1:])
+                return self.emit(heard, result, by_heads, lambda new: new.reshape(result.shape))
+        else:
+            self._by_hand.step(self, name, args, kwargs, result)
+        if self._outputs:
+            self._outputs.step(name, args, kwargs, result)
+        return result
+
+    def forget(self) -> None:
+        """Let go of what is being followed; called when the outermost module has returned."""
+        self._outputs.forget()
+        self.masks.forget()
+        self._by_hand.forget()
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Hear nothing inside: an outer tap knows more than the inner ones."""
+        self.is_muted = True
+        try:
+            yield
+        finally:
+            self.is_muted = False
+
+    def emit(
+        self, heard: Heard, output: Tensor, by_heads: Tensor, join_heads: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Pass a call on, and follow its output.
+
+        Args:
+            heard: the call.
+            output: what it returns, in whatever shape.
+            by_heads: the same as (B, H, Tq, Dv).
+            join_heads: the way back from such a shape to that of `output`.
+
+        Returns:
+            `output` itself, or what was put in its place.
+        """
+        if heard.lse is not None:
+            lse = heard.lse.detach()
+            n_queries = heard.q.shape[2]
+            if lse.ndim == 4:  # cuDNN keeps a last dimension of 1
+                lse = lse.squeeze(-1)
+            lse = lse[..., :n_queries]  # one CUDA kernel rounds the number of rows up
+            heard.lse = lse_of_empty_rows(lse.reshape(heard.q.shape[:3]), heard)
+        with self.muted():
+            other = self._on_heard(heard, by_heads)
+            if other is not None:
+                output, by_heads = join_heads(other), other
+        self._outputs.start(output, by_heads, heard)
+        return output
