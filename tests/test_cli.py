@@ -20,12 +20,13 @@ from tokenizers import Tokenizer as Backend
 
 import jumok
 from jumok.cli import main
-from jumok.tokens import _BYTE_OF_SIGN, Tokenizer
+from jumok.tokens import Tokenizer
+from jumok.tokens.characters import BYTE_OF_SIGN
 
 
 def byte_tokenizer(special: bool) -> Tokenizer:
     """A token for each byte; with ``special``, between <s> and </s>."""
-    vocabulary = {sign: id for id, sign in enumerate(_BYTE_OF_SIGN)}
+    vocabulary = {sign: id for id, sign in enumerate(BYTE_OF_SIGN)}
     backend = Backend(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
