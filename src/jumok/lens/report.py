@@ -10,11 +10,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from jumok.lens import measures
-from jumok.lens.attention_map import AttentionMap
-from jumok.lens.call import Array
+from jumok.lens.heads import DEFAULT, MEASURES, HeadSums, head_sums
 from jumok.lens.recording import Recording
 from jumok.tokens import as_tokenizer
+
+__all__ = ["DEFAULT", "MEASURES", "HeadSums", "Report", "head_sums", "report"]
 
 _FORMATS = {
     "entropy": "{:.2f}",
@@ -119,19 +119,13 @@ def report(recording: Recording, tokenizer: Any = None) -> Report:
             "the recording has no token ids to label: the model was not given any. Leave out the "
             "tokenizer"
         )
-    rows: dict[str, list[Any]] = {
-        name: []
-        for name in (
-            "layer", "name", "head", "entropy", "distance", "first", "itself", "previous",
-            "most_read", "most_read_share",
-        )
-    }  # fmt: skip
+    rows: dict[str, list[Any]] = {name: [] for name in ("layer", "name", "head", *DEFAULT)}
     for number, found in enumerate(recording):
         heads = found.shape[1]
         rows["layer"] += [number] * heads
         rows["name"] += [found.name] * heads
         rows["head"] += range(heads)
-        for name, values in _measured(found).items():
+        for name, values in head_sums(found.call).means().items():
             rows[name] += values.tolist()
     columns: dict[str, Any] = {
         name: values if name == "name" else np.array(values) for name, values in rows.items()
@@ -144,46 +138,6 @@ def report(recording: Recording, tokenizer: Any = None) -> Report:
         ]
         columns["most_read_share"] = columns.pop("most_read_share")  # after what it is a share of
     return Report(columns)
-
-
-def _measured(found: AttentionMap) -> dict[str, np.ndarray[Any, Any]]:
-    """The columns of one map, each (heads,)."""
-    call = found.call
-    got = measures.measure(call)
-    assert got.received is not None
-    assert got.columns is not None
-    assert got.diagonals is not None
-    real = measures.real_queries(call)
-    batch, heads, queries, keys = found.shape
-    counted = np.ones((batch, queries), bool) if real is None else _numpy(real)
-    total = max(int(counted.sum()), 1)
-
-    def mean(values: Array) -> np.ndarray[Any, Any]:
-        whole = np.where(counted[:, None], _numpy(values).astype(np.float64), 0.0)
-        summed: np.ndarray[Any, Any] = whole.sum(axis=(0, 2)) / total
-        return summed
-
-    received = _numpy(got.received).astype(np.float64)  # (batch, heads, keys)
-    first = got.columns[0]
-    starts = (received > 0).any(axis=1).argmax(axis=-1) if keys else np.zeros(batch, int)
-    if starts.any():  # padding on the left: the first token is not the first key
-        first = np.stack([_numpy(found[b, :, :, int(start)]) for b, start in enumerate(starts)])
-    by_key = received.sum(axis=0)
-    most = by_key.argmax(axis=-1) if keys else np.zeros(heads, int)
-    share = by_key.max(axis=-1, initial=0.0) / total
-    return {
-        "entropy": mean(got.entropy),
-        "distance": mean(got.distance),
-        "first": mean(first),
-        "itself": mean(got.diagonals[0]),
-        "previous": mean(got.diagonals[-1]),
-        "most_read": most,
-        "most_read_share": share,
-    }
-
-
-def _numpy(array: Array) -> np.ndarray[Any, Any]:
-    return np.asarray(array.cpu() if hasattr(array, "cpu") else array)
 
 
 def _plain(value: Any) -> Any:
