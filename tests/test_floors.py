@@ -40,7 +40,7 @@ CORE = {"numpy", "array_api_compat", "safetensors", "typer", "rich"}
 # In no extra: used only where the user has it anyway, and the error says how to get it.
 OPTIONAL = {"pyarrow"}
 TORCH_ON_IMPORT = {"lens/taps/", "lens/watch.py", "model/", "train/", "census/", "lessons/"}
-TORCH_WHEN_CALLED = TORCH_ON_IMPORT | {"fused.py", "cli.py"}
+TORCH_WHEN_CALLED = TORCH_ON_IMPORT | {"fused.py", "cli/"}
 # Modules of light packages that import torch themselves.
 TORCH_IN_DISGUISE = {"safetensors.torch", "array_api_compat.torch"}
 
@@ -207,7 +207,7 @@ def test_a_fault_is_found(tmp_path: Path, file: str, source: str, fault: str) ->
         ("lens/maps.py", "if TYPE_CHECKING:\n    import torch"),
         ("model/hub.py", "import torch\ndef f():\n    import transformers, gguf"),
         ("view/figure.py", "def f():\n    import matplotlib.pyplot as plt"),
-        ("cli.py", "import typer\nimport jumok\nfrom jumok.view.terminal import show"),
+        ("cli/look.py", "import typer\nimport jumok\nfrom jumok.view.terminal import show"),
         ("__init__.py", "if TYPE_CHECKING:\n    from jumok.masks import Causal"),
     ],
 )

@@ -1,0 +1,52 @@
+"""Files that a command writes: refused before the work, put in place at once."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from jumok.cli.ending import Refusal
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def check_picture(path: Path) -> None:
+    if path.suffix.lower() not in PICTURES:
+        raise Refusal(f"--png {path}: the name must end in {', '.join(PICTURES)}")
+    import matplotlib  # noqa: F401  (say that it is missing before the model runs)
+
+
+def check_writable(*paths: Path | None) -> None:
+    """Refuse before the work, not after it, what can't be written."""
+    for path in paths:
+        if path is None:
+            continue
+        folder = path.parent
+        if path.is_dir():
+            raise Refusal(f"can't write {path}: it is a folder")
+        if not folder.is_dir():
+            raise Refusal(f"can't write {path}: there is no folder {folder}")
+        if not os.access(folder, os.W_OK):
+            raise Refusal(f"can't write {path}: no permission to write in {folder}")
+
+
+def write(path: Path, write: Callable[[str], object]) -> None:
+    """Let ``write`` fill a file beside ``path``, then put it in place at once."""
+    name = None
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+        os.close(handle)
+        write(name)
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except OSError as error:
+        raise Refusal(f"can't write {path}: {error.strerror or error}") from error
+    finally:
+        if name is not None:
+            Path(name).unlink(missing_ok=True)  # only there if something went wrong
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

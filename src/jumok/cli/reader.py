@@ -1,0 +1,73 @@
+"""A model that reads texts while it is watched."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jumok.cli.ending import Refusal
+from jumok.cli.memory import free_memory
+
+if TYPE_CHECKING:
+    from jumok.lens.recording import Recording
+    from jumok.model.transformer import Decoder
+    from jumok.tokens import Tokenizer
+
+
+class Reader:
+    """A loaded model that reads texts under `watch`."""
+
+    def __init__(self, name: str) -> None:
+        from jumok.model.loading import load
+
+        path = Path(name)
+        self.name = path.stem if path.suffix == ".gguf" else path.name if path.is_dir() else name
+        self.model, tokenizer = load(name)
+        if tokenizer is None:
+            raise Refusal(f"{name} has no tokenizer; put its tokenizer.json beside the weights")
+        self.tokenizer: Tokenizer = tokenizer
+
+    def decoder(self) -> "Decoder":
+        """The model, if it can continue a text."""
+        from jumok.model.transformer import Decoder
+
+        if not isinstance(self.model, Decoder):
+            raise Refusal(f"{self.name} is an encoder and can't continue a text; try smollm2")
+        return self.model
+
+    def ids(self, text: str) -> list[int]:
+        ids = self.tokenizer.encode(text)
+        context = self.model.config.context
+        if not ids:
+            raise Refusal("the text is empty for this model: it gives no token")
+        if len(ids) > context:
+            raise Refusal(
+                f"the text has {len(ids):,} tokens, {self.name} reads at most {context:,}; "
+                "shorten it"
+            )
+        return ids
+
+    def read(self, text: str) -> "Recording":
+        import torch
+
+        from jumok.lens.watch import watch
+        from jumok.model.transformer import Decoder
+
+        ids = torch.tensor([self.ids(text)])
+        self._check_memory(ids.shape[1])
+        keywords = {"last": 1} if isinstance(self.model, Decoder) else {}  # logits aren't needed
+        with torch.inference_mode(), watch(self.model) as recording:
+            self.model(ids, **keywords)
+        return recording
+
+    def _check_memory(self, tokens: int) -> None:
+        """Refuse what can't fit, before the system ends the process without a word."""
+        config = self.model.config
+        size = next(self.model.parameters()).element_size()
+        heads = config.n_heads + 2 * (config.n_kv_heads or config.n_heads)
+        width = config.head_dim or config.emb_dim // config.n_heads
+        needed = size * tokens * config.n_layers * heads * width  # queries, keys and values
+        free = free_memory()
+        if free is not None and needed > free:
+            raise Refusal(
+                f"not enough memory: reading {tokens:,} tokens with {self.name} takes at least "
+                f"{needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free; shorten the text"
+            )
