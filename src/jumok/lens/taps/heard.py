@@ -32,6 +32,35 @@ class Heard:
     projection_note: str = "no linear map was applied to the attention's output"
     ends: Tensor | None = None
     """The output of the first and the last token, heads joined (2, heads · Dv)."""
+    stored_because: str | None = None
+    """Why the weights themselves had to be kept, as the logarithms in `bias`; see `by_weights`."""
+
+
+def by_weights(
+    weights: Tensor,
+    v: Tensor,
+    why: str,
+    *,
+    q: Tensor | None = None,
+    k: Tensor | None = None,
+) -> Heard:
+    """A call of which no more is known than its weights: they are kept, T × T.
+
+    Args:
+        weights: (B, H, Tq, Tk) as they ran; rows need not sum to 1.
+        v: values (B, G, Tk, Dv).
+        why: words for the user, which end the sentence "… were stored: ".
+        q: queries (B, H, Tq, D) and
+        k: keys (B, G, Tk, D), if they are known: they tell which step follows which in a
+            decoding loop, and take no part in the scores.
+    """
+    batch, heads, n_queries, n_keys = weights.shape
+    if q is None or k is None:
+        q = weights.new_empty(batch, heads, n_queries, 0)
+        k = weights.new_empty(batch, v.shape[1], n_keys, 0)
+    logs = weights.detach().float().log()
+    lse = logs.new_zeros(batch, heads, n_queries)
+    return Heard(q, k, v, None, logs, 0.0, lse=lse, stored_because=why)
 
 
 def top_left(n_queries: int, n_keys: int) -> Mask:
