@@ -9,7 +9,21 @@ from hypothesis import strategies as st
 
 import jumok
 from arrays import every_library
-from jumok.masks import Both, Causal, Dense, Everything, Padding, Steps, Window, join, read_mask
+from jumok.masks import (
+    Both,
+    Causal,
+    Chunked,
+    Dense,
+    Everything,
+    Packed,
+    Padding,
+    Prefix,
+    Spans,
+    Steps,
+    Window,
+    join,
+    read_mask,
+)
 
 
 def plane(rule, n_queries, n_keys):
@@ -38,9 +52,18 @@ def sees(rule, i, j, n_queries, n_keys):
         return bool(rule.visible[0, j])
     if isinstance(rule, Dense):
         return bool(np.broadcast_to(rule.visible, (n_queries, n_keys))[i, j])
+    if isinstance(rule, Spans):
+        row = 0 if rule.start.shape[1] == 1 else i
+        return rule.start[0, row] <= j < rule.stop[0, row]
     here = i + (n_keys - n_queries if rule.offset is None else rule.offset)
     if isinstance(rule, Causal):
         return j <= here
+    if isinstance(rule, Chunked):
+        return math.floor(j / rule.size) == math.floor(here / rule.size)
+    if isinstance(rule, Prefix):
+        return j <= here or j < (rule.length if isinstance(rule.length, int) else rule.length[0])
+    if isinstance(rule, Packed):
+        return 0 <= here < n_keys and rule.documents[0, here] == rule.documents[0, j]
     assert isinstance(rule, Window)
     return here - rule.size < j and (rule.ahead is None or j <= here + rule.ahead)
 
@@ -48,7 +71,9 @@ def sees(rule, i, j, n_queries, n_keys):
 RULES = [
     Everything(), Causal(), Causal(0), Causal(2), Causal(-1), Window(1), Window(3),
     Window(2, ahead=1), Window(2, ahead=None), Window(3, offset=0), Causal() & Window(2),
-    Causal() & Window(4, ahead=2) & Window(2, ahead=None),
+    Causal() & Window(4, ahead=2) & Window(2, ahead=None), Chunked(2), Chunked(3, offset=1),
+    Chunked(2) & Causal(), Chunked(1), Prefix(0), Prefix(2), Prefix(3, offset=0),
+    Prefix(np.array([2])), Prefix(2) & Window(4, ahead=3),
 ]  # fmt: skip
 SHAPES = [(5, 5), (2, 5), (5, 2), (1, 6), (6, 1), (3, 0), (0, 3)]
 EVERYWHERE = [(rule, shape) for rule in RULES for shape in SHAPES]
@@ -56,6 +81,13 @@ EVERYWHERE += [
     (Causal() & Padding(np.array([[True, False, True, True, False]])), (5, 5)),
     (Dense(np.array([[True, False, True]])) & Window(2), (4, 3)),
     (Dense(np.random.default_rng(0).random((4, 6)) > 0.5), (4, 6)),
+    (Spans(np.array([[0, 2, 1, 0]]), np.array([[0, 2, 4, 6]])), (4, 6)),
+    (Spans(np.array([[1]]), np.array([[3]])), (4, 6)),
+    (Spans(np.array([[0, 0, 1]]), np.array([[4, 4, 9]])) & Causal(), (3, 5)),
+    (Packed(np.array([[3, 3, 1, 1, 1, 2]])), (6, 6)),
+    (Packed(np.array([[3, 3, 1, 1, 1, 2]])) & Causal(), (4, 6)),
+    (Packed(np.array([[0, 1, 0, 1]])), (6, 4)),
+    (Packed(np.array([[0, 0, 1, 1]]), offset=1), (2, 4)),
     (Steps(((Causal(), 3, 3), (None, 1, 4), (Window(2), 2, 6))), (6, 6)),
     (Steps(((None, 2, 5), (None, 1, 5))), (3, 5)),
     (Steps(((Dense(np.array([[True, False, True]])), 3, 3), (Causal(), 2, 5))), (5, 5)),
@@ -112,6 +144,12 @@ def test_which_rules_are_causal():
     assert Steps(((Causal(), 3, 3), (None, 1, 4))).is_causal(4, 4)
     assert not Steps(((None, 3, 3), (None, 1, 4))).is_causal(4, 4)
     assert not Steps(((Causal(), 3, 3), (None, 1, 3))).is_causal(4, 3)
+    assert (Chunked(2) & Causal()).is_causal(3, 3)
+    assert not Chunked(2).is_causal(3, 3)
+    assert not Prefix(2).is_causal(3, 3)
+    assert Prefix(1).is_causal(3, 3)
+    assert Spans(np.array([[0, 1]]), np.array([[1, 2]])).is_causal(2, 2)
+    assert not Spans(np.array([[0, 0]]), np.array([[1, 3]])).is_causal(2, 2)
 
 
 def test_joining_is_flat_and_leaves_out_what_adds_nothing():
@@ -144,7 +182,21 @@ def test_bad_rules_are_refused():
         Window(3, ahead=-1)
     with pytest.raises(ValueError, match=r"got shape \(3,\)"):
         Padding(np.ones(3, bool))
+    with pytest.raises(ValueError, match="size=0"):
+        Chunked(0)
+    with pytest.raises(ValueError, match="length=-1"):
+        Prefix(-1)
+    with pytest.raises(ValueError, match=r"got shape \(2, 1\)"):
+        Prefix(np.ones((2, 1), int))
+    with pytest.raises(ValueError, match=r"got shapes \(1, 3\) and \(1, 2\)"):
+        Spans(np.zeros((1, 3), int), np.zeros((1, 2), int))
+    with pytest.raises(ValueError, match=r"got shape \(3,\)"):
+        Packed(np.zeros(3, int))
     like = np.zeros(1)
+    with pytest.raises(ValueError, match=r"of 3 keys.*there are 4"):
+        Packed(np.zeros((1, 3), int)).tile(range(4), range(4), 4, 4, like)
+    with pytest.raises(ValueError, match=r"of 3 queries.*there are 4"):
+        Spans(*np.zeros((2, 1, 3), int)).tile(range(4), range(4), 4, 4, like)
     with pytest.raises(ValueError, match=r"has 3 keys.*there are 4"):
         Padding(np.ones((1, 3), bool)).tile(range(4), range(4), 4, 4, like)
     with pytest.raises(ValueError, match=r"shape \(2, 3\).*= \(4, 4\)"):
@@ -203,4 +255,5 @@ def test_users_masks_that_could_mean_anything_are_refused():
 def test_joined_rules_are_the_intersection(n_queries, n_keys, rules):
     expected = np.logical_and.reduce([plane(rule, n_queries, n_keys) for rule in rules])
     joined = join(*rules).dense(n_queries, n_keys, np.zeros(1))
-    np.testing.assert_array_equal(np.broadcast_to(joined, expected.shape), expected)
+    joined = np.broadcast_to(joined, (1, 1, *expected.shape))[0, 0]
+    np.testing.assert_array_equal(joined, expected)

@@ -1,0 +1,48 @@
+"""The rule of a call that no longer had all keys: a windowed cache drops the old ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from array_api_compat import array_namespace, device
+
+from jumok.masks.rule import Array, Mask, as_tile
+
+
+@dataclass(frozen=True, eq=False)
+class Tail(Mask):
+    """A rule over the keys from ``first`` on; nobody sees those before.
+
+    Args:
+        first: number of keys that had been dropped when the call ran.
+        rule: who sees whom among the others, counted from the first of them.
+    """
+
+    first: int
+    rule: Mask
+
+    def visible_columns(self, rows: range, n_queries: int, n_keys: int) -> range:
+        seen = self.rule.visible_columns(rows, n_queries, n_keys - self.first)
+        return range(seen.start + self.first, seen.stop + self.first)
+
+    def is_causal(self, n_queries: int, n_keys: int) -> bool:
+        return self.rule.is_causal(n_queries, n_keys - self.first)
+
+    def tile(
+        self, rows: range, columns: range, n_queries: int, n_keys: int, like: Array
+    ) -> bool | Array:
+        later = range(max(columns.start, self.first), max(columns.stop, self.first))
+        if not later:
+            return not (rows and columns)
+        there = range(later.start - self.first, later.stop - self.first)
+        tile = self.rule.tile(rows, there, n_queries, n_keys - self.first, like)
+        if tile is False or len(later) == len(columns):
+            return tile
+        xp = array_namespace(like)
+        wide = as_tile(tile, like)
+        leading = tuple(wide.shape[:-2])
+        dropped = xp.zeros(
+            (*leading, len(rows), len(columns) - len(later)), dtype=xp.bool, device=device(like)
+        )
+        shown = xp.broadcast_to(wide, (*leading, len(rows), len(later)))
+        return xp.concat([dropped, shown], axis=-1)
