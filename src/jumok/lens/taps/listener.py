@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -45,7 +46,8 @@ class Listener(TorchFunctionMode):
     def __init__(self, on_heard: OnHeard, on_unheard: Callable[[str], None]) -> None:
         super().__init__()
         self._on_heard = on_heard
-        self.unheard = on_unheard
+        self._on_unheard = on_unheard
+        self._held: HeldBack | None = None
         self.is_muted = False
         self.masks = MaskReader()
         self._outputs = OutputFollower()
@@ -98,11 +100,30 @@ class Listener(TorchFunctionMode):
     @contextmanager
     def muted(self) -> Iterator[None]:
         """Hear nothing inside: an outer tap knows more than the inner ones."""
-        self.is_muted = True
+        before, self.is_muted = self.is_muted, True
         try:
             yield
         finally:
-            self.is_muted = False
+            self.is_muted = before
+
+    @contextmanager
+    def held_back(self) -> Iterator[HeldBack]:
+        """Hear what is inside, but pass it on only when asked to.
+
+        For an outer tap that knows only afterwards whether it has understood the call.
+        """
+        before, self._held = self._held, HeldBack(self)
+        try:
+            yield self._held
+        finally:
+            self._held = before
+
+    def unheard(self, what: str) -> None:
+        """Say in a few words that attention runs which cannot be heard."""
+        if self._held is not None:
+            self._held.words.append(what)
+        else:
+            self._on_unheard(what)
 
     def emit(
         self, heard: Heard, output: Tensor, by_heads: Tensor, join_heads: Callable[[Tensor], Tensor]
@@ -125,9 +146,40 @@ class Listener(TorchFunctionMode):
                 lse = lse.squeeze(-1)
             lse = lse[..., :n_queries]  # one CUDA kernel rounds the number of rows up
             heard.lse = lse_of_empty_rows(lse.reshape(heard.q.shape[:3]), heard)
+        if self._held is not None:
+            self._held.calls.append((heard, by_heads))
+            return output
         with self.muted():
             other = self._on_heard(heard, by_heads)
             if other is not None:
                 output, by_heads = join_heads(other), other
         self._outputs.start(output, by_heads, heard)
         return output
+
+
+@dataclass(eq=False)
+class HeldBack:
+    """What the inner taps heard while an outer one listened."""
+
+    listener: Listener
+    calls: list[tuple[Heard, Tensor]] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+
+    def release(self) -> bool:
+        """Pass it on after all; whether there was anything.
+
+        Raises:
+            ValueError: somebody wants another output in a call's place; it is too late for that.
+        """
+        listener = self.listener
+        with listener.muted():
+            for heard, by_heads in self.calls:
+                heard.projection_note = "the output was not followed: a function stands around it"
+                if listener._on_heard(heard, by_heads) is not None:
+                    raise ValueError(
+                        "the output of this attention cannot be changed: it runs inside a "
+                        "function whose arguments are not understood"
+                    )
+        for words in self.words:
+            listener.unheard(words)
+        return bool(self.calls or self.words)

@@ -29,7 +29,9 @@ def hear_sdpa(listener: Listener, args: tuple[Any, ...], kwargs: dict[str, Any])
         output: Tensor = F.scaled_dot_product_attention(*args, **kwargs)
     q, k, v, attn_mask, is_causal, scale = _arguments(*args, **kwargs)
     q, k, v, attn_mask = autocast(q, k, v, attn_mask)
-    mask, bias = listener.masks.read(four_dimensional_mask(attn_mask, q, k))
+    mask, bias = listener.masks.read(
+        four_dimensional_mask(attn_mask, q, k), q.shape[-2], k.shape[-2]
+    )
     if is_causal:
         mask = join(mask, top_left(q.shape[-2], k.shape[-2]))
     q4, k4, v4 = four_dimensional(q, k, v)
