@@ -75,6 +75,31 @@ class MaskReader:
         )
         return said
 
+    def lowest(self, mask: Tensor, n_queries: int, n_keys: int) -> Read:
+        """Booleans that become the smallest number of a type before they are added to a bias.
+
+        A row of nothing else is uniform, whatever the bias.
+        """
+
+        def look() -> Read:
+            visible = mask.detach()[..., :n_keys]
+            sees = visible.any(dim=-1, keepdim=True)
+            rule = _rule(visible | ~sees, (n_queries, n_keys), True)
+            if bool(sees.all()):
+                return rule, None
+            least = torch.finfo(torch.float32).min
+            return rule, torch.zeros(sees.shape, device=mask.device).masked_fill(~sees, least)
+
+        said: Read = self.once(mask, ("lowest", n_queries, n_keys), look)
+        return said
+
+    def added(self, mask: Tensor, n_keys: int) -> Tensor:
+        """Booleans that were added to the scores, as the numbers 0 and 1."""
+        numbers: Tensor = self.once(
+            mask, ("added", n_keys), lambda: _at_least_2d(mask.detach()[..., :n_keys].float())
+        )
+        return numbers
+
     def padding(self, mask: Tensor, n_keys: int) -> Mask | None:
         """The (B, Tk) mask of flash attention: other than 0 for a real token; `None` for all."""
 

@@ -68,6 +68,23 @@ class Arguments:
         return self.key.shape[2]
 
     @property
+    def has_blocks(self) -> bool:
+        """Whether the mask is FlexAttention's."""
+        return type(self.mask).__name__ == "BlockMask"
+
+    @property
+    def has_mask(self) -> bool:
+        return self.has_blocks or isinstance(self.mask, Tensor)
+
+    @property
+    def is_padding_mask(self) -> bool:
+        """As flash attention takes it, (B, Tk)."""
+        mask = self.mask
+        if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.is_floating_point():
+            return False
+        return len(mask) == len(self.query) and mask.shape[1] <= self.n_keys
+
+    @property
     def scaling(self) -> float:
         return scale_of(self.options.get("scaling"), self.query)
 
@@ -157,7 +174,8 @@ def _names(function: Callable[..., Any]) -> tuple[str, ...]:
 class Reading:
     """Which of its arguments an attention function heeds."""
 
-    mask: bool = True
+    mask: Literal["hides", "lowest", "added"] | None = "hides"
+    """What becomes of it. Booleans may also be added as the smallest number, or as 0 and 1."""
     causal: Literal["last", "first"] | None = None
     """The last query on the last key, or the first on the first; `None` leaves it to the mask."""
     window: bool = False
@@ -172,12 +190,16 @@ class Reading:
         n_queries, n_keys = call.n_queries, call.n_keys
         rule: Mask | None = None
         bias: Tensor | None = None
-        if self.mask and isinstance(call.mask, Tensor):
-            if call.mask.ndim == 2 and len(call.mask) == len(call.query):
+        if self.mask is not None and isinstance(call.mask, Tensor):
+            if call.is_padding_mask:
                 rule = masks.padding(call.mask, n_keys)
-            else:
+            elif self.mask == "hides" or call.mask.dtype != torch.bool:
                 rule, bias = masks.read(call.mask, n_queries, n_keys)
-        elif self.mask and call.mask is not None:
+            elif self.mask == "lowest":
+                rule, bias = masks.lowest(call.mask, n_queries, n_keys)
+            else:
+                bias = masks.added(call.mask, n_keys)
+        elif self.mask is not None and call.has_blocks:
             rule = masks.blocks(call.mask, n_queries, n_keys)
         if self.causal is not None and n_queries > 1:
             rule = join(rule, Causal() if self.causal == "last" else Causal(offset=0))
@@ -202,10 +224,10 @@ class Reading:
 
 def first_guess(call: Arguments) -> Reading:
     """What the names of the arguments promise."""
-    if isinstance(call.mask, Tensor) and call.mask.ndim == 2:
+    if call.is_padding_mask:
         # As flash attention: the mask says what is padding, and nothing else.
         return Reading(causal="last" if call.is_causal else None, window=True)
-    if call.mask is None and not call.is_eager and call.is_causal:
+    if not call.has_mask and not call.is_eager and call.is_causal:
         return Reading(causal="last", window=True)
     return Reading()
 
@@ -226,8 +248,10 @@ def others(call: Arguments) -> Iterator[Reading]:
         "softcap": either(call.softcap, True),
         "sinks": either(call.sinks, True),
         "bias": either(call.bias, True),
-        "mask": either(call.mask, True),
+        "mask": ["hides", None] if call.has_mask else ["hides"],
     }
+    if isinstance(call.mask, Tensor) and call.mask.dtype == torch.bool:
+        choices["mask"] = ["hides", "lowest", "added", None]
     combinations = [
         dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())
     ]
@@ -258,6 +282,8 @@ def sdpa_reading(call: Arguments, masks: MaskReader) -> Heard:
                 | {"position_bias": None if bias is None else bias[..., :n_queries]},
             )
         return dataclasses.replace(_SDPA, causal="last").heard(call, masks)
+    if call.bias is not None:
+        return dataclasses.replace(_SDPA, mask="lowest").heard(call, masks)
     return _SDPA.heard(call, masks)
 
 
