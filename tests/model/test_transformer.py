@@ -94,8 +94,16 @@ def test_window_limits_what_is_seen() -> None:
     changed[0, 2] = (changed[0, 2] + 1) % 41
     moved = (model(ids) - model(changed)).abs().amax(dim=-1)[0]
     assert (moved > 1e-4).tolist() == [False, False, True, True, True, False, False, False]
-    with pytest.raises(ValueError, match=r"windows=\(3,\)"):
-        Encoder(replace(GPT, n_layers=1, windows=(3,)))
+
+
+def test_a_window_of_an_encoder_reaches_both_ways() -> None:
+    torch.manual_seed(0)
+    model = Encoder(replace(GPT, n_layers=1, windows=(3,))).eval()
+    ids = ids_of(1, 8)
+    changed = ids.clone()
+    changed[0, 3] = (changed[0, 3] + 1) % 41
+    moved = (model(ids) - model(changed)).abs().amax(dim=-1)[0]
+    assert (moved > 1e-4).tolist() == [False, True, True, True, True, True, False, False]
 
 
 def test_inverse_layer_scale() -> None:

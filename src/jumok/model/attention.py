@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from jumok.model.cache import LayerCache
 
 Turn = tuple[Tensor, Tensor]
+KeysValues = tuple[Tensor, Tensor]
 
-__all__ = ["MultiHeadAttention", "RotaryTable"]
+__all__ = ["CrossAttention", "KeysValues", "MultiHeadAttention", "RotaryTable", "Turn"]
 
 
 class MultiHeadAttention(nn.Module):
@@ -66,22 +67,7 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
-        if n_heads < 1:
-            raise ValueError(f"n_heads={n_heads}: at least 1")
-        if n_kv_heads < 1 or n_heads % n_kv_heads:
-            raise ValueError(
-                f"n_heads={n_heads} must be a positive multiple of n_kv_heads={n_kv_heads}"
-            )
-        if head_dim is None:
-            if emb_dim % n_heads:
-                raise ValueError(
-                    f"emb_dim={emb_dim} is not a multiple of n_heads={n_heads}; "
-                    f"change one of them or give head_dim"
-                )
-            head_dim = emb_dim // n_heads
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout={dropout}: a probability from 0 to below 1")
+        n_kv_heads, head_dim = _check_heads(emb_dim, n_heads, n_kv_heads, head_dim, dropout)
         self.emb_dim, self.n_heads, self.n_kv_heads = emb_dim, n_heads, n_kv_heads
         self.head_dim, self.causal, self.dropout = head_dim, causal, dropout
         self.scale = head_dim**-0.5 if scale is None else scale
@@ -101,6 +87,7 @@ class MultiHeadAttention(nn.Module):
         context: Tensor | None = None,
         turn: Turn | None = None,
         cache: LayerCache | None = None,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Mix the values of the tokens that each token attends to.
 
@@ -112,6 +99,7 @@ class MultiHeadAttention(nn.Module):
             context: (B, Tk, E) that keys and values come from (cross-attention). `None`: x.
             turn: cosines and sines from `RotaryTable`, applied to queries and keys.
             cache: earlier keys and values of this layer; the new ones are added to it.
+            bias: added to the scores, broadcastable to (B, H, Tq, Tk).
 
         Returns:
             (B, Tq, E)
@@ -131,17 +119,13 @@ class MultiHeadAttention(nn.Module):
             mask,
             causal=self.causal,
             scale=self.scale,
+            bias=bias,
             dropout=self.dropout if self.training else 0.0,
         )  # (B, H, Tq, D)
-        width = self.n_heads * self.head_dim
-        joined: Tensor = mixed.transpose(1, 2).reshape(*x.shape[:2], width)  # (B, Tq, H·D)
-        return self.output(joined)  # type: ignore[no-any-return]
+        return self.output(_joined(mixed))  # type: ignore[no-any-return]
 
     def _project(self, x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        if x.ndim != 3 or x.shape[-1] != self.emb_dim:
-            raise ValueError(
-                f"this layer takes (batch, tokens, {self.emb_dim}); got {tuple(x.shape)}"
-            )
+        _check_width(x, self.emb_dim)
         n_q, n_kv, d = self.n_heads, self.n_kv_heads, self.head_dim
         if context is None:
             qkv = self.qkv(x).view(*x.shape[:2], n_q + 2 * n_kv, d)
@@ -157,6 +141,117 @@ class MultiHeadAttention(nn.Module):
             f"n_heads={self.n_heads}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim}, "
             f"causal={self.causal}"
         )
+
+
+class CrossAttention(nn.Module):
+    """Attention from one text to another: queries of the target, keys and values of the source.
+
+    The source's keys and values are the same for every token of the target: form them once with
+    `keys_values` (Vaswani et al. 2017, section 3.2.3, "encoder-decoder attention").
+
+    Args:
+        emb_dim: width E of both streams.
+        n_heads: number of query heads H.
+        n_kv_heads: number of key and value heads G; H is a multiple of it. `None`: H.
+        head_dim: width D of a head. `None`: E / H.
+        bias: whether the projections of queries, keys and values have biases.
+        output_bias: whether the output projection has one. `None`: as ``bias``.
+        scale: factor of the scores. `None`: 1 / √D.
+        dropout: probability of dropping a weight while training.
+
+    Raises:
+        ValueError: the numbers of heads or widths don't fit.
+
+    Example:
+        >>> layer = CrossAttention(emb_dim=64, n_heads=4)
+        >>> source = layer.keys_values(torch.zeros(2, 7, 64))
+        >>> layer(torch.zeros(2, 10, 64), source).shape
+        torch.Size([2, 10, 64])
+    """
+
+    def __init__(
+        self,
+        emb_dim: int,
+        n_heads: int,
+        n_kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+        output_bias: bool | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        n_kv_heads, head_dim = _check_heads(emb_dim, n_heads, n_kv_heads, head_dim, dropout)
+        self.emb_dim, self.n_heads, self.n_kv_heads = emb_dim, n_heads, n_kv_heads
+        self.head_dim, self.dropout = head_dim, dropout
+        self.scale = head_dim**-0.5 if scale is None else scale
+        self.q = Linear(emb_dim, n_heads * head_dim, bias=bias)
+        self.kv = Linear(emb_dim, 2 * n_kv_heads * head_dim, bias=bias)
+        self.output = Linear(
+            n_heads * head_dim, emb_dim, bias=bias if output_bias is None else output_bias
+        )
+
+    def keys_values(self, source: Tensor) -> KeysValues:
+        """Keys and values of the source, (B, Tk, E) → (B, G, Tk, D) each."""
+        _check_width(source, self.emb_dim)
+        kv = self.kv(source).view(*source.shape[:2], 2 * self.n_kv_heads, self.head_dim)
+        keys, values = kv.transpose(1, 2).chunk(2, dim=1)
+        return keys, values
+
+    def forward(self, x: Tensor, source: KeysValues, mask: Mask | Any | None = None) -> Tensor:
+        """Mix the values of the source's tokens that each target token attends to.
+
+        Args:
+            x: (B, Tq, E), the target.
+            source: from `keys_values`.
+            mask: who sees whom, as in `MultiHeadAttention.forward`.
+
+        Returns:
+            (B, Tq, E)
+        """
+        _check_width(x, self.emb_dim)
+        q = self.q(x).view(*x.shape[:2], self.n_heads, self.head_dim).transpose(1, 2)
+        mixed, _ = fused.torch_attention(
+            q, *source, mask, scale=self.scale, dropout=self.dropout if self.training else 0.0
+        )  # (B, H, Tq, D)
+        return self.output(_joined(mixed))  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        return f"n_heads={self.n_heads}, n_kv_heads={self.n_kv_heads}, head_dim={self.head_dim}"
+
+
+def _check_heads(
+    emb_dim: int, n_heads: int, n_kv_heads: int | None, head_dim: int | None, dropout: float
+) -> tuple[int, int]:
+    """The number of key heads and the width of a head, settled."""
+    n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+    if n_heads < 1:
+        raise ValueError(f"n_heads={n_heads}: at least 1")
+    if n_kv_heads < 1 or n_heads % n_kv_heads:
+        raise ValueError(
+            f"n_heads={n_heads} must be a positive multiple of n_kv_heads={n_kv_heads}"
+        )
+    if head_dim is None:
+        if emb_dim % n_heads:
+            raise ValueError(
+                f"emb_dim={emb_dim} is not a multiple of n_heads={n_heads}; "
+                f"change one of them or give head_dim"
+            )
+        head_dim = emb_dim // n_heads
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout={dropout}: a probability from 0 to below 1")
+    return n_kv_heads, head_dim
+
+
+def _check_width(x: Tensor, emb_dim: int) -> None:
+    if x.ndim != 3 or x.shape[-1] != emb_dim:
+        raise ValueError(f"this layer takes (batch, tokens, {emb_dim}); got {tuple(x.shape)}")
+
+
+def _joined(mixed: Tensor) -> Tensor:
+    """The heads of one token side by side: (B, H, T, D) → (B, T, H·D)"""
+    batch, _, tokens, _ = mixed.shape
+    return mixed.transpose(1, 2).reshape(batch, tokens, mixed.shape[1] * mixed.shape[3])
 
 
 class RotaryTable:

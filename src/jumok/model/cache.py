@@ -14,7 +14,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["KeyValueCache", "LayerCache"]
+from jumok.masks import Mask
+
+__all__ = ["EncoderDecoderCache", "KeyValueCache", "LayerCache"]
 
 
 class LayerCache:
@@ -22,10 +24,15 @@ class LayerCache:
 
     Args:
         window: how many keys a query sees, its own included; `None` for all.
+        room: how many tokens the buffer holds from the beginning, if that is known. A layer
+            with a window takes no more than a few windows.
     """
 
-    def __init__(self, window: int | None = None) -> None:
+    def __init__(self, window: int | None = None, room: int | None = None) -> None:
         self.window = window
+        self._room = room or 0
+        if window is not None:
+            self._room = min(self._room, 4 * window)
         self._keys: Tensor | None = None  # (B, G, room, D)
         self._values: Tensor | None = None
         self._start = self._stop = 0  # the part of the buffer that is still needed
@@ -91,7 +98,8 @@ class LayerCache:
             if usable and self._stop + new <= self._keys.shape[2]:
                 return
         kept = self.n_keys
-        room = max(64, (kept + new) * 5 // 4)
+        needed = kept + new
+        room = self._room if needed <= self._room else max(64, needed * 5 // 4)
         old_keys, old_values, part = self._keys, self._values, slice(self._start, self._stop)
         batch, heads, _, width = keys.shape
         self._keys = keys.new_empty(batch, heads, room, width)
@@ -103,7 +111,7 @@ class LayerCache:
 
     def fork(self) -> LayerCache:
         """A copy that goes its own way."""
-        twin = LayerCache(self.window)
+        twin = LayerCache(self.window, self._room)
         if self._keys is not None and self._values is not None:
             kept = slice(self._start, self._stop)
             twin._keys = self._keys[:, :, kept].clone()
@@ -120,28 +128,32 @@ class KeyValueCache:
 
     Args:
         windows: for each layer, how many keys a query sees, or `None` for all.
+        room: how many tokens will come, if that is known: memory is taken once then.
 
     Attributes:
         length: number of tokens that the model has seen, padding included.
         visible: (B, length), `True` for a real token; `None` while all are.
     """
 
-    def __init__(self, windows: Sequence[int | None]) -> None:
-        self.windows = tuple(windows)
+    def __init__(self, windows: Sequence[int | None], room: int | None = None) -> None:
+        self.windows, self.room = tuple(windows), room
         self.reset()
 
     def reset(self) -> None:
         """Forget everything: the next tokens are the first."""
-        self.layers = [LayerCache(window) for window in self.windows]
+        self.layers = [LayerCache(window, self.room) for window in self.windows]
         self.length = 0
         self.visible: Tensor | None = None
 
     def fork(self) -> KeyValueCache:
         """A copy that goes its own way, to try several continuations of one text."""
-        twin = KeyValueCache(self.windows)
+        twin = KeyValueCache(self.windows, self.room)
+        self._copy_to(twin)
+        return twin
+
+    def _copy_to(self, twin: KeyValueCache) -> None:
         twin.layers = [layer.fork() for layer in self.layers]
         twin.length, twin.visible = self.length, self.visible
-        return twin
 
     def admit(self, batch: int, new: int, mask: Tensor | None) -> Tensor | None:
         """Count new tokens in before they go through the layers.
@@ -164,3 +176,38 @@ class KeyValueCache:
             self.visible = torch.cat([self.visible, mask], dim=1)
         self.length += new
         return self.visible
+
+
+class EncoderDecoderCache(KeyValueCache):
+    """The cache of an `EncoderDecoder`: of its target, and of the source, which is read once.
+
+    Attributes:
+        source: for each layer, keys and values of the source (B, G, Ts, D); `None` before.
+        source_rule: which of the source's tokens are real, `None` if all are.
+    """
+
+    def reset(self) -> None:
+        """Forget everything: the next tokens are the first, of another source."""
+        super().reset()
+        self.source: list[tuple[Tensor, Tensor]] | None = None
+        self.source_rule: Mask | None = None
+
+    def hold(self, source: list[tuple[Tensor, Tensor]], rule: Mask | None) -> None:
+        """Keep what the encoder has made of a source.
+
+        Raises:
+            ValueError: a target was begun that reads another source.
+        """
+        if self.length:
+            raise ValueError(
+                f"the cache holds {self.length} tokens of a target that reads another source; "
+                f"reset() it, or pass source_ids=None to go on"
+            )
+        self.source, self.source_rule = source, rule
+
+    def fork(self) -> EncoderDecoderCache:
+        """A copy that goes its own way; both read the same source."""
+        twin = EncoderDecoderCache(self.windows, self.room)
+        self._copy_to(twin)
+        twin.source, twin.source_rule = self.source, self.source_rule
+        return twin

@@ -9,27 +9,27 @@ Pickle is never loaded.
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from jumok.model.config import Config
-from jumok.model.families import FAMILIES, Family, Piece, Settings
+from jumok.model.config import Config, EncoderDecoderConfig
+from jumok.model.encoder_decoder import EncoderDecoder
+from jumok.model.families import FAMILIES, Family, Model, Piece, Settings
+from jumok.model.families.family import suppressed_ids
 from jumok.model.transformer import Decoder, Encoder
+from jumok.model.weight_files import open_safetensors, read_json, replace_file, weight_files
 
 __all__ = ["Model", "build", "read_folder", "write_folder"]
 
-Model = Decoder | Encoder
+AnyConfig = Config | EncoderDecoderConfig
 Tensors = Mapping[str, Callable[[], Tensor]]  # name → a function that reads it
 
 
@@ -44,7 +44,7 @@ def read_folder(
         device: where to put them; the CPU if `None`.
 
     Returns:
-        A `Decoder` or `Encoder` in eval mode.
+        A `Decoder`, `Encoder` or `EncoderDecoder` in eval mode.
 
     Raises:
         FileNotFoundError: there is no config.json or no weights.
@@ -54,27 +54,22 @@ def read_folder(
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no config.json, so it is no checkpoint folder")
-    settings = Settings(_read_json(path), str(path))
+    settings = Settings(read_json(path), str(path))
     kind = settings.need("model_type")
     if kind not in FAMILIES:
         raise ValueError(
             f"{path}: model_type = {kind!r} is not supported (only {', '.join(FAMILIES)})"
         )
     family = FAMILIES[kind]
-    config = family.read(settings)
-    generation = folder / "generation_config.json"
-    if generation.is_file():
-        eos = _read_json(generation).get("eos_token_id")
-        if eos is not None:
-            config = replace(config, eos_ids=tuple(eos) if isinstance(eos, list) else (eos,))
-    tensors = _open_safetensors(_weight_files(folder))
+    config = _generation_settings(family.read(settings), folder / "generation_config.json")
+    tensors = open_safetensors(weight_files(folder))
     tensors = {_canonical(name, family): read for name, read in tensors.items()}
     return build(family, config, tensors, str(folder), dtype, device)
 
 
 def build(
     family: Family,
-    config: Config,
+    config: AnyConfig,
     tensors: Tensors,
     source: str,
     dtype: torch.dtype | None = None,
@@ -84,7 +79,8 @@ def build(
 
     Args:
         family: whose names the tensors have, without the family's prefix.
-        config: what the model is made of; `tied_head` and `pooler` follow the tensors.
+        config: what the model is made of; a tied head, a pooler and a masked-token head follow
+            the tensors.
         tensors: name → a function that reads the tensor.
         source: the file, for error messages.
         dtype: of the weights; as they are if `None`.
@@ -95,24 +91,28 @@ def build(
     """
     names = {
         ours: replace(piece, theirs=tuple(n.removeprefix(family.prefix) for n in piece.theirs))
-        for ours, piece in family.names.items()
+        for ours, piece in family.names_for(config).items()
     }
-    config = _settle_head(family, config, tensors, names, source)
-    config = replace(config, pooler="pooler.dense.weight" in tensors)
+    tensors = _without_copies(family, tensors, source)
+    config = _settle(family, config, tensors, names, source)
     with torch.device("meta"):  # shapes without numbers: nothing is initialised in vain
-        model = family.model(config)
+        model: Model = family.model(config)  # type: ignore[arg-type]
     state: dict[str, Tensor] = {}
     used: set[str] = set()
     for ours, wanted in model.state_dict().items():
         piece = _piece(names, ours)
         used.update(piece.theirs)
         missing = [name for name in piece.theirs if name not in tensors]
-        if missing:
+        if missing and ours in family.optional:
+            part = torch.zeros(wanted.shape)
+        elif missing:
             raise ValueError(
                 f"{source} lacks the tensor {missing[0]!r} that a {family.name} model with these "
                 f"settings needs (as part of {ours})"
             )
-        state[ours] = _assemble(piece, tensors, wanted, source).to(device=device, dtype=dtype)
+        else:
+            part = _assemble(piece, tensors, wanted, source)
+        state[ours] = part.to(device=device, dtype=dtype)
     if config.tied_head:
         used.update(names["head.weight"].theirs if "head.weight" in names else ())
     _account_for(family, set(tensors) - used, source)
@@ -134,93 +134,42 @@ def write_folder(model: Model, folder: str | Path) -> None:
         ValueError: no published family can express the model's configuration.
     """
     model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-    if not isinstance(model, (Decoder, Encoder)):
-        raise TypeError(f"save takes a jumok Decoder or Encoder; got {type(model).__name__}")
+    if not isinstance(model, (Decoder, Encoder, EncoderDecoder)):
+        raise TypeError(
+            f"save takes a jumok Decoder, Encoder or EncoderDecoder; got {type(model).__name__}"
+        )
     family = _family_for(model)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    masked = isinstance(model.config, Config) and model.config.masked_head
+    names = family.names_for(model.config)
     tensors = {}
     for ours, tensor in model.state_dict().items():
-        piece = _piece(family.names, ours)
+        of_head = ours in family.masked_names
+        piece = _piece(names, ours)
+        # A model with a head has the model without one as a part, under the family's prefix.
+        prefix = family.prefix if masked and not of_head else ""
         for name, part in zip(
-            piece.theirs, _parts(piece, tensor.detach().cpu(), model.config), strict=True
+            piece.theirs, _parts(piece, ours, tensor.detach().cpu(), model), strict=True
         ):
-            tensors[name] = part.T.contiguous() if piece.flipped else part.contiguous()
-    dtype = str(model.embedding.weight.dtype).removeprefix("torch.")
+            part = part.T if piece.flipped else part[None] if piece.as_row else part
+            tensors[prefix + name] = part.contiguous()
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     settings = {
         "model_type": family.name,
-        "architectures": [family.architecture],
+        "architectures": [family.masked_architecture if masked else family.architecture],
         "dtype": dtype,
         "torch_dtype": dtype,
         **family.write(model.config),
     }
-    _replace(folder / "model.safetensors", lambda path: save_file(tensors, path, {"format": "pt"}))
+    replace_file(
+        folder / "model.safetensors", lambda path: save_file(tensors, path, {"format": "pt"})
+    )
     text = json.dumps(settings, indent=2) + "\n"
-    _replace(folder / "config.json", lambda path: path.write_text(text, "utf-8"))
+    replace_file(folder / "config.json", lambda path: path.write_text(text, "utf-8"))
 
 
 # Reading --------------------------------------------------------------------------------------
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold a JSON object; it holds a {type(values).__name__}")
-    return values
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        weight_map = _read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict):
-            raise ValueError(f"{index} is damaged: it has no weight_map of tensors to files")
-        shards = sorted({folder / str(name) for name in weight_map.values()})
-        missing = [shard.name for shard in shards if not shard.is_file()]
-        if missing:
-            raise FileNotFoundError(f"{folder} lacks {missing} that {index.name} speaks of")
-        return shards
-    pickles = sorted(path.name for path in folder.glob("*.bin")) + sorted(
-        path.name for path in folder.glob("*.pt*")
-    )
-    if pickles:
-        raise ValueError(
-            f"{folder} has its weights in {pickles[0]}, which is a pickle: loading it can run any "
-            f"program, so jumok never does. Convert it where you trust it: with transformers, "
-            f"AutoModel.from_pretrained(folder).save_pretrained(new_folder) writes safetensors."
-        )
-    raise FileNotFoundError(f"{folder} has no model.safetensors")
-
-
-def _open_safetensors(paths: Iterable[Path]) -> dict[str, Callable[[], Tensor]]:
-    readers: dict[str, Callable[[], Tensor]] = {}
-    for path in paths:
-        with path.open("rb") as opened:
-            start = opened.read(64)
-        if not start:
-            raise ValueError(f"{path} is empty")
-        if start.startswith(b"version https://git-lfs"):
-            raise ValueError(
-                f"{path} is only a pointer of Git LFS, not the weights: run `git lfs pull` there"
-            )
-        try:
-            file = safe_open(path, framework="pt")
-        except SafetensorError as error:
-            raise ValueError(f"{path} is damaged or no safetensors file: {error}") from None
-        for name in file.keys():  # type: ignore[no-untyped-call]  # noqa: SIM118
-            if name in readers:
-                raise ValueError(f"{path}: the tensor {name!r} is in another shard as well")
-            readers[name] = _reader(file, name)
-    return readers
-
-
-def _reader(file: Any, name: str) -> Callable[[], Tensor]:
-    return lambda: file.get_tensor(name)
 
 
 def _canonical(name: str, family: Family) -> str:
@@ -235,7 +184,7 @@ def _canonical(name: str, family: Family) -> str:
 
 def _piece(names: Mapping[str, Piece], ours: str) -> Piece:
     """Where ``layers.3.…`` comes from, layer number filled in."""
-    number = re.match(r"layers\.(\d+)\.", ours)
+    number = re.search(r"(?<![^.])layers\.(\d+)\.", ours)
     if number is None:
         return names[ours]
     piece = names[ours.replace(number[0], "layers.{i}.", 1)]
@@ -246,6 +195,8 @@ def _assemble(piece: Piece, tensors: Tensors, wanted: Tensor, source: str) -> Te
     parts = [tensors[name]() for name in piece.theirs]
     if piece.flipped:
         parts = [part.T.contiguous() if part.ndim == 2 else part for part in parts]
+    if piece.as_row:
+        parts = [part[0] if part.ndim == 2 and len(part) == 1 else part for part in parts]
     fits = all(part.shape[1:] == wanted.shape[1:] for part in parts)
     if not fits or sum(part.shape[0] if part.ndim else 0 for part in parts) != wanted.shape[0]:
         found = ", ".join(f"{n} {tuple(p.shape)}" for n, p in zip(piece.theirs, parts, strict=True))
@@ -255,24 +206,83 @@ def _assemble(piece: Piece, tensors: Tensors, wanted: Tensor, source: str) -> Te
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _settle_head(
-    family: Family, config: Config, tensors: Tensors, names: Mapping[str, Piece], source: str
-) -> Config:
-    """Is the output head the embedding table? The tensors have the last word."""
-    if family.model is not Decoder:
+def _generation_settings(config: AnyConfig, path: Path) -> AnyConfig:
+    """What generation_config.json says about the ids that end a text or never appear in one."""
+    if not path.is_file():
         return config
-    (head,), (table,) = names["head.weight"].theirs, names["embedding.weight"].theirs
+    values = read_json(path)
+    changes: dict[str, Any] = {}
+    eos = values.get("eos_token_id")
+    if eos is not None:
+        changes["eos_ids"] = tuple(eos) if isinstance(eos, list) else (eos,)
+    if suppressed := suppressed_ids(values):
+        changes["suppressed_ids"] = suppressed
+    if isinstance(config, EncoderDecoderConfig):
+        start = values.get("decoder_start_token_id")
+        if start is not None:
+            changes["bos_id"] = start
+        encoder, decoder = (replace(one, **changes) for one in (config.encoder, config.decoder))
+        return replace(config, encoder=encoder, decoder=decoder)
+    return replace(config, **changes)
+
+
+def _without_copies(family: Family, tensors: Tensors, source: str) -> Tensors:
+    """The tensors without those that repeat another one."""
+    tensors = dict(tensors)
+    for copy, original in family.copies.items():
+        if copy not in tensors:
+            continue
+        repeated = tensors.pop(copy)
+        if original not in tensors:
+            tensors[original] = repeated
+        elif not torch.equal(repeated(), tensors[original]()):
+            raise ValueError(
+                f"{source}: {copy!r} differs from {original!r}; jumok has one tensor for both"
+            )
+    return tensors
+
+
+def _settle(
+    family: Family,
+    config: AnyConfig,
+    tensors: Tensors,
+    names: Mapping[str, Piece],
+    source: str,
+) -> AnyConfig:
+    """What the tensors have the last word about: heads and the pooler."""
+    if family.model is Encoder:
+        assert isinstance(config, Config)
+
+        def has(ours: str) -> bool:
+            return ours in names and all(name in tensors for name in names[ours].theirs)
+
+        return replace(config, pooler=has("pooler.weight"), masked_head=has("masked_head.bias"))
+    tied = _is_head_tied(config, tensors, names, source)
+    if isinstance(config, EncoderDecoderConfig):
+        encoder = replace(config.encoder, tied_head=tied)
+        return replace(config, encoder=encoder, decoder=replace(config.decoder, tied_head=tied))
+    return replace(config, tied_head=tied)
+
+
+def _is_head_tied(
+    config: AnyConfig, tensors: Tensors, names: Mapping[str, Piece], source: str
+) -> bool:
+    """Is the output head the embedding table?"""
+    table_name = "encoder.embedding.weight"
+    if table_name not in names:
+        table_name = "embedding.weight"
+    (head,), (table,) = names["head.weight"].theirs, names[table_name].theirs
     if head not in tensors:
         if not config.tied_head:
             warnings.warn(
                 f"{source} has no {head!r} though its settings say that the head is not tied; "
                 f"using the embedding table as the head",
-                stacklevel=4,
+                stacklevel=5,
             )
-        return replace(config, tied_head=True)
+        return True
     if config.tied_head and table in tensors:
-        return replace(config, tied_head=torch.equal(tensors[head](), tensors[table]()))
-    return config
+        return torch.equal(tensors[head](), tensors[table]())
+    return False
 
 
 def _account_for(family: Family, rest: set[str], source: str) -> None:
@@ -306,25 +316,10 @@ def _family_for(model: Model) -> Family:
     )
 
 
-def _parts(piece: Piece, tensor: Tensor, config: Config) -> list[Tensor]:
+def _parts(piece: Piece, ours: str, tensor: Tensor, model: Model) -> list[Tensor]:
     """Our tensor, taken apart into theirs."""
-    if len(piece.theirs) == 1:
-        return [tensor]
-    assert config.head_dim is not None
-    assert config.n_kv_heads is not None
-    keys = config.n_kv_heads * config.head_dim
-    return list(torch.split(tensor, [config.n_heads * config.head_dim, keys, keys]))
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    if ".attention.qkv." not in ours or len(piece.theirs) == 1:
+        return list(tensor.chunk(len(piece.theirs)))
+    attention: Any = model.get_submodule(ours.partition(".qkv.")[0])
+    keys = attention.n_kv_heads * attention.head_dim
+    return list(torch.split(tensor, [attention.n_heads * attention.head_dim, keys, keys]))

@@ -9,12 +9,20 @@ without a word.
 """
 
 from jumok.model.families.bert import BERT, ROBERTA
-from jumok.model.families.family import Family, Piece
+from jumok.model.families.distilbert import DISTILBERT
+from jumok.model.families.family import Family, Model, Piece
+from jumok.model.families.gemma import GEMMA
 from jumok.model.families.gpt2 import GPT2
 from jumok.model.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from jumok.model.families.marian import MARIAN
+from jumok.model.families.modernbert import MODERNBERT
 from jumok.model.families.settings import Settings
+from jumok.model.families.t5 import T5
 
-__all__ = ["FAMILIES", "Family", "Piece", "Settings"]
+__all__ = ["FAMILIES", "Family", "Model", "Piece", "Settings"]
 
 # In the order in which `save` asks them whether they can express a model.
-FAMILIES = {family.name: family for family in (LLAMA, MISTRAL, QWEN2, QWEN3, GPT2, BERT, ROBERTA)}
+_DECODERS = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GPT2)
+_ENCODERS = (BERT, ROBERTA, DISTILBERT, MODERNBERT)
+_ENCODER_DECODERS = (MARIAN, T5)
+FAMILIES = {family.name: family for family in (*_DECODERS, *_ENCODERS, *_ENCODER_DECODERS)}

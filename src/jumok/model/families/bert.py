@@ -7,9 +7,10 @@ from typing import Any
 
 from jumok.model.config import Config, Learned
 from jumok.model.families.family import (
-    GELU_NAMES,
-    GELUS,
+    ACTIVATION_NAMES,
+    ACTIVATIONS,
     Family,
+    Piece,
     both,
     special_ids,
     stack,
@@ -38,6 +39,16 @@ _NAMES = {
     **both("layers.{i}.feed_forward_norm", "encoder.layer.{i}.output.LayerNorm"),
     **both("pooler", "pooler.dense"),
 }
+_BERT_MASKED_NAMES = {
+    **both("masked_head.dense", "cls.predictions.transform.dense"),
+    **both("masked_head.norm", "cls.predictions.transform.LayerNorm"),
+    "masked_head.bias": stack("cls.predictions.bias"),
+}
+_ROBERTA_MASKED_NAMES = {
+    **both("masked_head.dense", "lm_head.dense"),
+    **both("masked_head.norm", "lm_head.layer_norm"),
+    "masked_head.bias": stack("lm_head.bias"),
+}
 
 
 def _read_bert_like(settings: Settings, pad_id: int, numbered_from_pad: bool) -> Config:
@@ -63,7 +74,7 @@ def _read_bert_like(settings: Settings, pad_id: int, numbered_from_pad: bool) ->
         "norm": "layer",
         "norm_place": "post",
         "norm_eps": settings.take("layer_norm_eps", 1e-12),
-        "feed_forward": settings.choose("hidden_act", "gelu", GELUS),
+        "feed_forward": settings.choose("hidden_act", "gelu", ACTIVATIONS),
         "qkv_bias": True,
         "output_bias": True,
         "feed_forward_bias": True,
@@ -89,7 +100,7 @@ def _write_bert_like(config: Config) -> dict[str, Any]:
         "intermediate_size": config.hidden_dim,
         "max_position_embeddings": config.context + first,
         "layer_norm_eps": config.norm_eps,
-        "hidden_act": GELU_NAMES.get(config.feed_forward, config.feed_forward),
+        "hidden_act": ACTIVATION_NAMES.get(config.feed_forward, config.feed_forward),
         "type_vocab_size": config.token_types,
         "hidden_dropout_prob": config.dropout,
         "attention_probs_dropout_prob": config.attention_dropout,
@@ -106,10 +117,16 @@ def _read_roberta(settings: Settings) -> Config:
     return _read_bert_like(settings, pad_id=1, numbered_from_pad=True)
 
 
-def _family(name: str, architecture: str, read: Callable[[Settings], Config]) -> Family:
+def _family(
+    name: str,
+    architecture: str,
+    read: Callable[[Settings], Config],
+    masked_names: dict[str, Piece],
+    head: str,
+) -> Family:
     return Family(
         name,
-        architecture,
+        f"{architecture}Model",
         Encoder,
         f"{name}.",
         _NAMES,
@@ -117,8 +134,14 @@ def _family(name: str, architecture: str, read: Callable[[Settings], Config]) ->
         _write_bert_like,
         without_weights=("embeddings.position_ids", "embeddings.token_type_ids"),
         heads=("cls.", "classifier.", "qa_outputs.", "lm_head."),
+        copies={
+            f"{head}.decoder.weight": "embeddings.word_embeddings.weight",
+            f"{head}.decoder.bias": f"{head}.bias",
+        },
+        masked_architecture=f"{architecture}ForMaskedLM",
+        masked_names=masked_names,
     )
 
 
-BERT = _family("bert", "BertModel", _read_bert)
-ROBERTA = _family("roberta", "RobertaModel", _read_roberta)
+BERT = _family("bert", "Bert", _read_bert, _BERT_MASKED_NAMES, "cls.predictions")
+ROBERTA = _family("roberta", "Roberta", _read_roberta, _ROBERTA_MASKED_NAMES, "lm_head")

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jumok.model.config import Config, FeedForwardKind
+from jumok.model.config import Config, EncoderDecoderConfig, FeedForwardKind
+from jumok.model.encoder_decoder import EncoderDecoder
 from jumok.model.families.settings import Settings
 from jumok.model.transformer import Decoder, Encoder
 
 __all__ = [
-    "GELUS",
-    "GELU_NAMES",
+    "ACTIVATIONS",
+    "ACTIVATION_NAMES",
+    "AnyConfig",
     "Family",
+    "Model",
     "Piece",
     "both",
     "special_ids",
     "stack",
+    "suppressed_ids",
     "write_special_ids",
 ]
+
+
+Model = Decoder | Encoder | EncoderDecoder
+AnyConfig = Any  # Config or EncoderDecoderConfig: each family reads and writes its own kind
 
 
 @dataclass(frozen=True)
@@ -29,10 +37,12 @@ class Piece:
     Args:
         theirs: names of the tensors that it is stacked of, along the output dimension.
         flipped: theirs is (in, out), as in GPT-2, and ours (out, in).
+        as_row: theirs is (1, N), and ours (N,).
     """
 
     theirs: tuple[str, ...]
     flipped: bool = False
+    as_row: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,40 +55,58 @@ class Family:
         model: our class.
         prefix: beginning of their names that may be there or not.
         names: our names → where they come from.
-        read: settings → `Config`.
-        write: `Config` → settings, as far as the family can express it.
+        read: settings → `Config`, or `EncoderDecoderConfig` for an `EncoderDecoder`.
+        write: the configuration → settings, as far as the family can express it.
         without_weights: endings of tensors that hold no weights.
         heads: beginnings (without prefix) of tensors for tasks that our class doesn't do.
+        varying: further names, which depend on the configuration.
+        copies: names of tensors (without prefix) that repeat another one → that one.
+        optional: our names of parts that a checkpoint may lack; they stay as they are made.
+        masked_architecture: transformers' class for an encoder with its masked-token head.
+        masked_names: as ``names``, for that head.
     """
 
     name: str
     architecture: str
-    model: type[Decoder] | type[Encoder]
+    model: type[Decoder] | type[Encoder] | type[EncoderDecoder]
     prefix: str
     names: Mapping[str, Piece]
-    read: Callable[[Settings], Config]
-    write: Callable[[Config], dict[str, Any]]
+    read: Callable[[Settings], AnyConfig]
+    write: Callable[[AnyConfig], dict[str, Any]]
     without_weights: tuple[str, ...] = ()
     heads: tuple[str, ...] = ()
+    varying: Callable[[AnyConfig], Mapping[str, Piece]] = lambda config: {}
+    copies: Mapping[str, str] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+    masked_architecture: str = ""
+    masked_names: Mapping[str, Piece] = field(default_factory=dict)
 
-    def expresses(self, config: Config) -> bool:
+    def names_for(self, config: AnyConfig) -> dict[str, Piece]:
+        """All of our names → where they come from."""
+        return {**self.names, **self.masked_names, **self.varying(config)}
+
+    def expresses(self, config: Config | EncoderDecoderConfig) -> bool:
         """Whether this family can say all that ``config`` says."""
         try:
             said = self.read(Settings(self.write(config), "config"))
-        except ValueError:
+        except (ValueError, TypeError, AttributeError):  # of another kind altogether
             return False
-        return said == replace(config, pooler=False)  # the pooler is told by its tensors
+        if isinstance(config, Config):  # these are told by their tensors, or by another file
+            config = replace(config, pooler=False, masked_head=False)
+        return bool(said == config)
 
 
 # What several families share.
 
-GELUS: dict[str, FeedForwardKind] = {
+ACTIVATIONS: dict[str, FeedForwardKind] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
 }
-GELU_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 
 
 def special_ids(settings: Settings, pad_id: int | None = None) -> dict[str, Any]:
@@ -87,14 +115,23 @@ def special_ids(settings: Settings, pad_id: int | None = None) -> dict[str, Any]
         "bos_id": settings.take("bos_token_id", None),
         "eos_ids": () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
         "pad_id": settings.take("pad_token_id", pad_id),
+        "suppressed_ids": suppressed_ids(settings.values),
     }
+
+
+def suppressed_ids(values: Mapping[str, Any]) -> tuple[int, ...]:
+    """Ids that a generation must never choose (of ``bad_words_ids`` those of one token)."""
+    words = [word[0] for word in values.get("bad_words_ids") or () if len(word) == 1]
+    return tuple(dict.fromkeys([*words, *(values.get("suppress_tokens") or ())]))
 
 
 def write_special_ids(config: Config) -> dict[str, Any]:
     eos: Any = list(config.eos_ids) if len(config.eos_ids) > 1 else None
     if len(config.eos_ids) == 1:
         eos = config.eos_ids[0]
-    return {"bos_token_id": config.bos_id, "eos_token_id": eos, "pad_token_id": config.pad_id}
+    ids = {"bos_token_id": config.bos_id, "eos_token_id": eos, "pad_token_id": config.pad_id}
+    banned = [[token] for token in config.suppressed_ids]
+    return {**ids, **({"bad_words_ids": banned} if banned else {})}
 
 
 def stack(*theirs: str) -> Piece:

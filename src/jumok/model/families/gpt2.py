@@ -6,8 +6,8 @@ from typing import Any
 
 from jumok.model.config import Config, Learned
 from jumok.model.families.family import (
-    GELU_NAMES,
-    GELUS,
+    ACTIVATION_NAMES,
+    ACTIVATIONS,
     Family,
     both,
     special_ids,
@@ -49,7 +49,7 @@ def _read_gpt2(settings: Settings) -> Config:
         "positions": Learned(),
         "norm": "layer",
         "norm_eps": settings.take("layer_norm_epsilon", 1e-5),
-        "feed_forward": settings.choose("activation_function", "gelu_new", GELUS),
+        "feed_forward": settings.choose("activation_function", "gelu_new", ACTIVATIONS),
         "qkv_bias": True,
         "output_bias": True,
         "feed_forward_bias": True,
@@ -73,7 +73,7 @@ def _write_gpt2(config: Config) -> dict[str, Any]:
         "n_inner": config.hidden_dim,
         "n_positions": config.context,
         "layer_norm_epsilon": config.norm_eps,
-        "activation_function": GELU_NAMES.get(config.feed_forward, config.feed_forward),
+        "activation_function": ACTIVATION_NAMES.get(config.feed_forward, config.feed_forward),
         "tie_word_embeddings": config.tied_head,
         "scale_attn_by_inverse_layer_idx": config.inverse_layer_scale,
         "resid_pdrop": config.dropout,

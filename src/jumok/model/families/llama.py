@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from jumok.model.config import Config, Rotary
+from jumok.model.config import Config
 from jumok.model.families.family import Family, both, special_ids, stack, write_special_ids
+from jumok.model.families.rotary import read_rotary, write_rotary
 from jumok.model.families.settings import Settings
 from jumok.model.transformer import Decoder
-from jumok.positions import LinearScaling, Llama3Scaling, Scaling, YarnScaling
 
-__all__ = ["LLAMA", "MISTRAL", "QWEN2", "QWEN3"]
+__all__ = ["LLAMA", "MISTRAL", "NAMES", "QWEN2", "QWEN3", "llama_family"]
 
-_NAMES = {
+NAMES = {
     "embedding.weight": stack("model.embed_tokens.weight"),
     "norm.weight": stack("model.norm.weight"),
     "head.weight": stack("lm_head.weight"),
@@ -30,106 +30,19 @@ _NAMES = {
     "layers.{i}.feed_forward_norm.weight": stack(
         "model.layers.{i}.post_attention_layernorm.weight"
     ),
-    **both("layers.{i}.feed_forward.gate", "model.layers.{i}.mlp.gate_proj"),
-    **both("layers.{i}.feed_forward.up", "model.layers.{i}.mlp.up_proj"),
+    **both(
+        "layers.{i}.feed_forward.up",
+        "model.layers.{i}.mlp.gate_proj",
+        "model.layers.{i}.mlp.up_proj",
+    ),
     **both("layers.{i}.feed_forward.down", "model.layers.{i}.mlp.down_proj"),
 }
 
 
-def _read_scaling(settings: Settings, rope: Mapping[str, Any], context: int) -> Scaling | None:
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
-    original = rope.get("original_max_position_embeddings") or context
-    scaling: Scaling | None = None
-    if kind == "linear":
-        known |= {"factor"}
-        scaling = LinearScaling(rope["factor"])
-    elif kind == "llama3":
-        known |= {
-            "factor",
-            "low_freq_factor",
-            "high_freq_factor",
-            "original_max_position_embeddings",
-        }
-        scaling = Llama3Scaling(
-            rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"], original
-        )
-    elif kind == "yarn":
-        optional = ("attention_factor", "mscale", "mscale_all_dim")
-        known |= {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow"}
-        known |= {"truncate", *optional}
-        scaling = YarnScaling(
-            rope.get("factor") or context / original,
-            original,
-            beta_fast=rope.get("beta_fast") or 32.0,
-            beta_slow=rope.get("beta_slow") or 1.0,
-            truncate=rope.get("truncate", True),
-            **{name: rope.get(name) for name in optional},
-        )
-    elif kind != "default":
-        raise ValueError(
-            f"{settings.source}: rope_type = {kind!r} is not supported "
-            f"(only default, linear, llama3, yarn)"
-        )
-    unknown = {key: value for key, value in rope.items() if key not in known and value is not None}
-    if rope.get("partial_rotary_factor", 1.0) != 1.0:
-        unknown["partial_rotary_factor"] = rope["partial_rotary_factor"]
-    if unknown:
-        raise ValueError(
-            f"{settings.source}: rotary settings {unknown} are not supported with "
-            f"rope_type = {kind!r}"
-        )
-    return scaling
-
-
-def _read_rotary(settings: Settings) -> Rotary:
-    context = settings.take("max_position_embeddings", 2048)
-    rope = settings.take("rope_scaling", None) or settings.take("rope_parameters", None) or {}
-    settings.take("rope_parameters", None)
-    theta = settings.take("rope_theta", None)
-    settings.expect("partial_rotary_factor", None, 1.0)
-    settings.expect("rope_interleaved", None, False)
-    settings.expect("use_mrope", None, False)
-    try:
-        scaling = _read_scaling(settings, rope, context)
-    except KeyError as missing:
-        raise ValueError(f"{settings.source}: rotary settings {rope} lack {missing}") from None
-    return Rotary(float(rope.get("rope_theta") or theta or 10_000.0), scaling)
-
-
-def _write_rotary(config: Config) -> dict[str, Any]:
-    if not isinstance(config.positions, Rotary):
-        return {}
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.positions.theta}
-    scaling = config.positions.scaling
-    if isinstance(scaling, LinearScaling):
-        rope |= {"rope_type": "linear", "factor": scaling.factor}
-    elif isinstance(scaling, Llama3Scaling):
-        rope |= {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_frequency_factor,
-            "high_freq_factor": scaling.high_frequency_factor,
-            "original_max_position_embeddings": scaling.original_context,
-        }
-    elif isinstance(scaling, YarnScaling):
-        rope |= {
-            "rope_type": "yarn",
-            "factor": scaling.factor,
-            "original_max_position_embeddings": scaling.original_context,
-            "beta_fast": scaling.beta_fast,
-            "beta_slow": scaling.beta_slow,
-            "truncate": scaling.truncate,
-        }
-        for name in ("attention_factor", "mscale", "mscale_all_dim"):
-            if getattr(scaling, name) is not None:
-                rope[name] = getattr(scaling, name)
-    # The base stands outside too, where readers older than `rope_parameters` look for it.
-    return {"rope_parameters": rope, "rope_theta": config.positions.theta}
-
-
-def _read_llama_like(settings: Settings, **special: Any) -> Config:
-    settings.expect("hidden_act", "silu", "swish")
+def read_llama_like(settings: Settings, **special: Any) -> Config:
+    """The settings that all families of this kind share; ``special`` is what they do not."""
+    if "feed_forward" not in special:
+        settings.expect("hidden_act", "silu", "swish")
     emb_dim, n_heads = settings.need("hidden_size"), settings.need("num_attention_heads")
     config = {
         "vocab_size": settings.need("vocab_size"),
@@ -140,7 +53,7 @@ def _read_llama_like(settings: Settings, **special: Any) -> Config:
         "head_dim": settings.take("head_dim", None) or emb_dim // n_heads,
         "hidden_dim": settings.need("intermediate_size"),
         "context": settings.take("max_position_embeddings", 2048),
-        "positions": _read_rotary(settings),
+        "positions": read_rotary(settings),
         "norm_eps": settings.take("rms_norm_eps", 1e-6),
         "tied_head": settings.take("tie_word_embeddings", False),
         "attention_dropout": settings.take("attention_dropout", 0.0),
@@ -152,7 +65,8 @@ def _read_llama_like(settings: Settings, **special: Any) -> Config:
     return Config(**config)
 
 
-def _write_llama_like(config: Config) -> dict[str, Any]:
+def write_llama_like(config: Config) -> dict[str, Any]:
+    """The settings that all families of this kind share."""
     return {
         "hidden_act": "silu",
         "vocab_size": config.vocab_size,
@@ -167,7 +81,7 @@ def _write_llama_like(config: Config) -> dict[str, Any]:
         "tie_word_embeddings": config.tied_head,
         "attention_dropout": config.attention_dropout,
         "initializer_range": config.init_std,
-        **_write_rotary(config),
+        **write_rotary(config),
         **write_special_ids(config),
     }
 
@@ -179,7 +93,7 @@ def _read_llama(settings: Settings) -> Config:
             f"{settings.source}: hidden_size = {settings.values['hidden_size']} is not a multiple "
             f"of num_attention_heads = {settings.values['num_attention_heads']}"
         )
-    return _read_llama_like(
+    return read_llama_like(
         settings,
         qkv_bias=bias,
         output_bias=bias,
@@ -189,7 +103,7 @@ def _read_llama(settings: Settings) -> Config:
 
 def _write_llama(config: Config) -> dict[str, Any]:
     return {
-        **_write_llama_like(config),
+        **write_llama_like(config),
         "attention_bias": config.qkv_bias,
         "mlp_bias": config.feed_forward_bias,
     }
@@ -197,7 +111,7 @@ def _write_llama(config: Config) -> dict[str, Any]:
 
 def _read_mistral(settings: Settings) -> Config:
     window = settings.take("sliding_window", 4096)
-    return _read_llama_like(
+    return read_llama_like(
         settings,
         n_kv_heads=settings.take("num_key_value_heads", 8),
         windows=(window,) * settings.need("num_hidden_layers"),
@@ -205,7 +119,7 @@ def _read_mistral(settings: Settings) -> Config:
 
 
 def _write_mistral(config: Config) -> dict[str, Any]:
-    return {**_write_llama_like(config), "sliding_window": config.layer_windows[0]}
+    return {**write_llama_like(config), "sliding_window": config.layer_windows[0]}
 
 
 def _read_layer_windows(settings: Settings) -> tuple[int | None, ...]:
@@ -238,16 +152,16 @@ def _write_layer_windows(config: Config) -> dict[str, Any]:
 
 
 def _read_qwen2(settings: Settings) -> Config:
-    return _read_llama_like(settings, qkv_bias=True, windows=_read_layer_windows(settings))
+    return read_llama_like(settings, qkv_bias=True, windows=_read_layer_windows(settings))
 
 
 def _write_qwen2(config: Config) -> dict[str, Any]:
-    return {**_write_llama_like(config), **_write_layer_windows(config)}
+    return {**write_llama_like(config), **_write_layer_windows(config)}
 
 
 def _read_qwen3(settings: Settings) -> Config:
     bias = settings.take("attention_bias", False)
-    return _read_llama_like(
+    return read_llama_like(
         settings,
         head_norm=True,
         qkv_bias=bias,
@@ -261,25 +175,26 @@ def _write_qwen3(config: Config) -> dict[str, Any]:
     return {**_write_qwen2(config), "attention_bias": config.qkv_bias}
 
 
-def _family(
+def llama_family(
     name: str,
     architecture: str,
     read: Callable[[Settings], Config],
     write: Callable[[Config], dict[str, Any]],
 ) -> Family:
+    """A family with the tensor names of Llama."""
     return Family(
         name,
         architecture,
         Decoder,
         "model.",
-        _NAMES,
+        NAMES,
         read,
         write,
         without_weights=("rotary_emb.inv_freq",),
     )
 
 
-LLAMA = _family("llama", "LlamaForCausalLM", _read_llama, _write_llama)
-MISTRAL = _family("mistral", "MistralForCausalLM", _read_mistral, _write_mistral)
-QWEN2 = _family("qwen2", "Qwen2ForCausalLM", _read_qwen2, _write_qwen2)
-QWEN3 = _family("qwen3", "Qwen3ForCausalLM", _read_qwen3, _write_qwen3)
+LLAMA = llama_family("llama", "LlamaForCausalLM", _read_llama, _write_llama)
+MISTRAL = llama_family("mistral", "MistralForCausalLM", _read_mistral, _write_mistral)
+QWEN2 = llama_family("qwen2", "Qwen2ForCausalLM", _read_qwen2, _write_qwen2)
+QWEN3 = llama_family("qwen3", "Qwen3ForCausalLM", _read_qwen3, _write_qwen3)
