@@ -25,6 +25,8 @@ NEEDS_TORCH = [
     "Decoder",
     "Encoder",
     "MultiHeadAttention",
+    "ablate",
+    "ablation_effect",
     "generate",
     "load",
     "save",

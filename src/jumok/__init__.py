@@ -16,6 +16,8 @@ __all__ = [
     "Encoder",
     "MultiHeadAttention",
     "Recording",
+    "ablate",
+    "ablation_effect",
     "attention",
     "causal_mask",
     "figure",
@@ -32,6 +34,7 @@ __all__ = [
 # What a type checker reads. At run time `_HOMES` says the same; a test compares the two.
 if TYPE_CHECKING:
     from jumok.definition import attention, causal_mask, softmax
+    from jumok.lens.ablate import ablate, ablation_effect
     from jumok.lens.attention_map import AttentionMap
     from jumok.lens.recording import Recording
     from jumok.lens.recording import open_recording as open
@@ -52,6 +55,8 @@ _HOMES = {
     "Encoder": "jumok.model.transformer",
     "MultiHeadAttention": "jumok.model.attention",
     "Recording": "jumok.lens.recording",
+    "ablate": "jumok.lens.ablate",
+    "ablation_effect": "jumok.lens.ablate",
     "attention": "jumok.definition",
     "causal_mask": "jumok.definition",
     "figure": "jumok.view.figure",

@@ -1,0 +1,190 @@
+"""Whose attention is heard: that of one model, in one thread or task, while a block is open.
+
+Several may be open at once, over each other or over parts of the same model; one listener per
+thread serves them all. Calls outside the model's own forward are nobody's.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import ExitStack
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jumok.lens.taps import Heard, Listener, transformers_functions
+
+# Those that are open in this context (thread, asyncio task).
+_open: ContextVar[tuple[Hearing, ...]] = ContextVar("jumok_hearings", default=())
+
+
+class _Thread(threading.local):
+    """What is running in this thread."""
+
+    depth = 0
+    listener: Listener | None = None
+    exits = ExitStack()
+
+
+_running = _Thread()
+
+
+class Hearing:
+    """Hears the attention of one model; what to do with it is for who derives from this.
+
+    Args:
+        model: any `torch.nn.Module`.
+        purpose: the public name it serves, for messages.
+
+    Raises:
+        TypeError: `model` is no `torch.nn.Module`.
+    """
+
+    def __init__(self, model: torch.nn.Module, purpose: str) -> None:
+        if not isinstance(model, torch.nn.Module):
+            hint = ""
+            if isinstance(model, tuple):
+                hint = f"; jumok.load returns (model, tokenizer): {purpose} the first of the two"
+            raise TypeError(f"{purpose} takes a torch.nn.Module, got {type(model).__name__}{hint}")
+        self.model = model
+        self.purpose = purpose
+        self.names = {module: name for name, module in reversed(list(model.named_modules()))}
+        self.ran: dict[str, None] = {}
+        """Class names of the modules that ran, in order."""
+        self.forwards = 0
+        """Number of forwards that have begun."""
+        self._stack: list[torch.nn.Module] = []
+        self._thread = 0
+        self._exits: ExitStack | None = None
+
+    # -- what comes in ------------------------------------------------------------------------
+
+    def forward_begins(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        """The outermost module is about to run."""
+
+    def hear(self, name: str, heard: Heard, output: Tensor) -> Tensor | None:
+        """One call in the module `name`; another output (B, H, Tq, Dv) may be put in its place."""
+        raise NotImplementedError
+
+    def hear_nothing(self, name: str, what: str) -> None:
+        """Attention ran in the module `name` in a way that no tap hears."""
+
+    def module_ends(self, *, forward_is_over: bool) -> None:
+        """A module has returned."""
+
+    # -- opening and closing ------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Begin to hear."""
+        if self._exits is not None:
+            raise ValueError(
+                f"this {self.purpose} is open already; make another one: "
+                f"jumok.{self.purpose}(model, …)"
+            )
+        self._exits = ExitStack()
+        self._thread = threading.get_ident()
+        if "torch._dynamo" in sys.modules:
+            # A compiled module would run past every tap, or trace them.
+            self._exits.enter_context(torch.compiler.set_stance("force_eager"))
+        for module in self.names:
+            before = module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True)
+            after = module.register_forward_hook(self._after, always_call=True)
+            self._exits.callback(before.remove)
+            self._exits.callback(after.remove)
+        self._exits.enter_context(transformers_functions(_listening))
+        _open.set((*_open.get(), self))
+        self._exits.callback(self._end)
+
+    def close(self) -> None:
+        """Hear no more."""
+        assert self._exits is not None
+        self._exits.close()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Hearing:
+        # A copy of a heard model carries the hooks, but is not what is being heard.
+        return self
+
+    def _end(self) -> None:
+        _open.set(tuple(other for other in _open.get() if other is not self))
+        while self._stack:  # a forward that never returned
+            self._leave()
+        self.module_ends(forward_is_over=True)
+
+    # -- hooks --------------------------------------------------------------------------------
+
+    def _is_mine(self, module: torch.nn.Module) -> bool:
+        """Whether a module runs for this one: in its context, and in its thread."""
+        inside = self in _open.get() and threading.get_ident() == self._thread
+        return inside and module in self.names
+
+    def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        if not self._is_mine(module):
+            return
+        if not self._stack:
+            self.forwards += 1
+            self.forward_begins(module, args, kwargs)
+        self._stack.append(module)
+        self.ran[type(module).__name__] = None
+        if _running.depth == 0:
+            _running.listener = Listener(_heard, _unheard)
+            _running.exits = ExitStack()
+            _running.exits.enter_context(_running.listener)
+        _running.depth += 1
+
+    def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        # A hook that runs although its module's pre-hook did not (an error before it) is no exit.
+        if self._is_mine(module) and module in self._stack:
+            while self._leave() is not module:
+                pass
+
+    def _leave(self) -> torch.nn.Module:
+        module = self._stack.pop()
+        _running.depth -= 1
+        if _running.depth:
+            self.module_ends(forward_is_over=False)
+            return module
+        _running.exits.close()
+        assert _running.listener is not None
+        _running.listener.forget()  # and say what is known by now of outputs on their way
+        _running.listener = None
+        for hearing in _open.get() if self in _open.get() else (self, *_open.get()):
+            hearing.module_ends(forward_is_over=True)
+        return module
+
+    @property
+    def here(self) -> str:
+        """Path of the innermost module that is running."""
+        module = self._stack[-1]
+        return self.names[module] or type(module).__name__
+
+
+def _listening_now() -> list[Hearing]:
+    here = threading.get_ident()
+    return [one for one in _open.get() if one._stack and one._thread == here]
+
+
+def _heard(heard: Heard, output: Tensor) -> Tensor | None:
+    replaced = None
+    for hearing in _listening_now():
+        other = hearing.hear(hearing.here, heard, output if replaced is None else replaced)
+        replaced = replaced if other is None else other
+    # The output is still followed to the linear map that takes it, by the shapes alone.
+    heard.q, heard.k, heard.v = (_only_the_shape(x) for x in (heard.q, heard.k, heard.v))
+    heard.mask = heard.bias = heard.lse = None
+    return replaced
+
+
+def _unheard(what: str) -> None:
+    for hearing in _listening_now():
+        hearing.hear_nothing(hearing.here, what)
+
+
+def _listening() -> Listener | None:
+    return _running.listener if _listening_now() else None
+
+
+def _only_the_shape(tensor: Tensor) -> Tensor:
+    return tensor.new_empty(1).expand(tensor.shape)
