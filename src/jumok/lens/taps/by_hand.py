@@ -1,39 +1,249 @@
-"""Attention written by hand: a softmax that becomes the left side of a product."""
+"""Attention written by hand: a product of q and k, a softmax, a product with v.
+
+Every torch function of a watched module is seen. A product of two activations may be the birth
+of scores, and is followed through what is done to it (scaled, capped, masked, viewed, cast) up
+to a softmax. A softmax of such scores counts as attention once its result is contracted with
+something over the very axis that it ran over; then q, k, v, mask and bias are recorded, as for a
+fused kernel, in linear memory. Before that some rows are compared with the softmax that ran.
+What cannot be understood is still recorded, as the weights themselves, and says so.
+
+Not attention, and not recorded:
+
+* a softmax of anything but products of two activations: the gates of routers and of pooling, and
+  linear attention, whose softmax runs over the features of q and k;
+* weights that are multiplied with a parameter: a classification head followed by a product with
+  its embeddings, or a codebook. Nothing there is a token that is read;
+* weights that are multiplied over another axis than that of their softmax (slot attention).
+
+Tensors are followed by weak references. Held on to are q, k and what was added to the scores, no
+longer than the scores live.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
-from jumok.lens.taps.outputs import MOVES
+from jumok.lens.taps.axes import Axis, Layout, Term, all_leaves, fresh, leaves, size_of
+from jumok.lens.taps.heard import by_weights
+from jumok.lens.taps.scores import CannotRead, Reading, Scores, read
 
 if TYPE_CHECKING:
     from jumok.lens.taps.listener import Listener
 
 
-class SoftmaxTap:
-    """Notices softmaxes whose result is multiplied with something."""
+@dataclass(frozen=True, eq=False)
+class Plain:
+    """A tensor of which only the layout is known, such as q with batch and heads in one.
 
-    def __init__(self) -> None:
-        self._softmaxed: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+    `source` is a smaller tensor that it repeats (key heads), in axes of the same layout.
+    """
+
+    layout: Layout
+    source: Term | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque:
+    """Something was made of scores that is not understood."""
+
+    layout: Layout | None
+    why: str
+
+
+@dataclass(frozen=True, eq=False)
+class Exponential:
+    """exp(scores)."""
+
+    of: Scores
+    layout: Layout
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The softmax of scores over the axes `keys`, before dropout.
+
+    `reading` is what the scores are; without one, `why` they could not be read, and `ran` is the
+    softmax itself once something was made of it (until then it is the tensor that is followed).
+    """
+
+    layout: Layout
+    keys: tuple[Axis, ...]
+    reading: Reading | None
+    why: str = ""
+    ran: Term | None = None
+    sink: int | None = None
+    """Where a sink's column still is: 0 for the first, −1 for the last."""
+
+
+@dataclass(frozen=True, eq=False)
+class LogWeights:
+    """The logarithms of weights."""
+
+    of: Weights
+    layout: Layout
+
+
+@dataclass(frozen=True, eq=False)
+class Total:
+    """The sum of exponentials or weights over one dimension, which is kept with size 1."""
+
+    of: Exponential | Weights
+    layout: Layout
+    summed: tuple[Axis, ...]
+
+
+Value = Plain | Scores | Opaque | Exponential | Weights | LogWeights | Total
+
+
+class _Followed:
+    """A tensor that is followed, and the version in which its meaning was noted."""
+
+    __slots__ = ("reference", "value", "version")
+
+    def __init__(self, reference: weakref.ref[Tensor], version: int | None, value: Value) -> None:
+        self.reference, self.version, self.value = reference, version, value
+
+
+class HandTap:
+    """Follows scores from the product that they are born in to the product with the values."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self._followed: dict[int, _Followed] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._softmaxed)
+        return bool(self._followed)
 
     def forget(self) -> None:
-        """Remember no softmax any more."""
-        self._softmaxed.clear()
+        """Follow nothing any more."""
+        self._followed.clear()
 
-    def step(self, listener: Listener, name: str, args: Any, kwargs: Any, result: Any) -> None:
-        """Look at a function that has run."""
-        if name == "softmax" and isinstance(result, Tensor) and result.ndim > 2:
-            self._softmaxed[id(result)] = result
-        elif self._softmaxed and args and isinstance(args[0], Tensor):
-            if self._softmaxed.get(id(args[0])) is not args[0]:
-                return
-            if name in MOVES or name == "dropout":
-                self._softmaxed[id(result)] = result
-            elif name in ("matmul", "__matmul__", "bmm"):
-                listener.unheard("a softmax and a product by hand")
+    def value(self, tensor: Any) -> Value | None:
+        """What is known of a tensor."""
+        found = self._followed.get(id(tensor))
+        if found is None or found.reference() is not tensor or not isinstance(tensor, Tensor):
+            return None
+        if found.version is not None and found.version != tensor._version:
+            self.written(tensor)
+            return self._followed[id(tensor)].value
+        return found.value
+
+    def follow(self, tensor: Tensor, value: Value) -> None:
+        """Remember what a tensor is, as long as it lives."""
+        key, followed = id(tensor), self._followed
+
+        def gone(_: weakref.ref[Tensor], key: int = key) -> None:
+            followed.pop(key, None)
+
+        version = None if tensor.is_inference() else tensor._version
+        followed[key] = _Followed(weakref.ref(tensor, gone), version, value)
+
+    def wrote(self, tensor: Tensor) -> None:
+        """A function that is seen has just written to a tensor: that one write is accounted for."""
+        found = self._followed.get(id(tensor))
+        if found is not None and found.version is not None and found.reference() is tensor:
+            found.version += found.version + 1 == tensor._version
+
+    def written(self, tensor: Tensor) -> None:
+        """A tensor was written to by something that is not understood."""
+        found = self._followed.get(id(tensor))
+        if found is not None and found.reference() is tensor:
+            self.follow(tensor, Opaque(found.value.layout, "the scores were written to in place"))
+
+    # -- the softmax --------------------------------------------------------------------------
+
+    def softmax(self, value: Value, scores: Tensor | None, dim: int, result: Tensor) -> Weights:
+        """What the softmax of followed scores is."""
+        known = value.layout
+        shape = result.shape
+        if isinstance(value, Scores) and value.sinks is not None:
+            columns = value.layout[-1]
+            known = (*fresh(shape[:-1]), columns) if known is None else known
+        layout = fresh(shape) if known is None else known
+        keys = tuple(leaves(layout[dim % len(layout)]))
+        if not isinstance(value, Scores):
+            assert isinstance(value, Opaque)
+            return Weights(layout, keys, None, value.why)
+        sink = None
+        ran = result
+        if value.sinks is not None:
+            if dim % len(layout) != len(layout) - 1:
+                return Weights(fresh(shape), keys, None, "a softmax over another axis than sinks")
+            sink = 0 if value.sink_first else -1
+            ran = result.narrow(-1, 0 if sink else 1, size_of(layout[-1]))
+        try:
+            reading = read(value, keys, self.listener.masks, scores)
+            if reading.agrees_with(Term(ran.detach(), layout)):
+                return Weights(layout, keys, reading, sink=sink)
+            why = "what was done to the scores is not understood"
+        except CannotRead as error:
+            why = str(error)
+        return Weights(layout, keys, None, why, sink=sink)
+
+    # -- the product with the values ----------------------------------------------------------
+
+    def attend(
+        self,
+        weights: Weights,
+        operand: Tensor,
+        v: Term,
+        features: list[Axis],
+        result: Tensor,
+        layout: Layout,
+    ) -> Tensor:
+        """Record the product of weights and values.
+
+        Args:
+            weights: what is known of the weights.
+            operand: the tensor of weights that was multiplied.
+            v: the values.
+            features: the axes that only they have.
+            result: the output.
+            layout: its axes.
+        """
+        reading = weights.reading
+        if reading is not None:
+            heads = reading.shared_heads + reading.other_heads
+            batch, queries = reading.batch, reading.queries
+            heard = reading.heard(v, features)
+        else:
+            ran = weights.ran or Term(operand, weights.layout)
+            keys = leaves(weights.keys)
+            axes = [axis for axis in all_leaves(ran.layout) if not _among(axis, keys)]
+            batch, heads, queries = axes[:-1][:1], axes[:-1][1:], axes[-1:]
+            stored = ran.arranged([batch, heads, queries, keys], [True] * 4)
+            values = v.arranged([batch, heads, keys, features], [True] * 4)
+            heard = by_weights(stored, values, weights.why)
+        groups = [batch, heads, queries, features]
+        by_heads = Term(result, layout).arranged(groups, [True] * 4)
+        parts = tuple((leaf,) for group in groups for leaf in leaves(group))
+
+        def joined(new: Tensor) -> Tensor:
+            whole = Term(new.reshape([part[0].size for part in parts]), parts)
+            return whole.arranged(layout, [True] * len(layout)).reshape(result.shape)
+
+        return self.listener.emit(heard, result, by_heads, joined)
+
+
+def derived(value: Weights, operand: Tensor, layout: Layout) -> Weights:
+    """Weights after a function that only moves, retypes, drops out or gates them."""
+    ran = value.ran
+    if value.reading is None and ran is None and value.sink is None:
+        ran = Term(operand, value.layout)
+    return dataclasses.replace(value, layout=layout, ran=ran)
+
+
+def is_parameter(tensor: Tensor) -> bool:
+    """Whether a tensor is a parameter, or a view of one."""
+    kind = torch.nn.Parameter
+    return isinstance(tensor, kind) or isinstance(tensor._base, kind)
+
+
+def _among(axis: Axis, axes: list[Axis]) -> bool:
+    return any(axis is one for one in axes)

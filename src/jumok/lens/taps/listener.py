@@ -25,7 +25,8 @@ from torch.overrides import TorchFunctionMode
 
 from jumok import fused
 from jumok.lens.taps import multi_head, sdpa
-from jumok.lens.taps.by_hand import SoftmaxTap
+from jumok.lens.taps.by_hand import HandTap
+from jumok.lens.taps.following import Follower, gives_birth
 from jumok.lens.taps.heard import Heard
 from jumok.lens.taps.kernels import lse_of_empty_rows
 from jumok.lens.taps.mask_reader import MaskReader
@@ -51,8 +52,8 @@ class Listener(TorchFunctionMode):
         self.is_muted = False
         self.masks = MaskReader()
         self._outputs = OutputFollower()
-        self._by_hand = SoftmaxTap()
-        self._weights_path: multi_head.WeightsPath | None = None
+        self._by_hand = HandTap(self)
+        self._follower = Follower(self._by_hand)
 
     def __torch_function__(
         self, func: Any, classes: Any, args: Any = (), kwargs: Any = None
@@ -65,30 +66,13 @@ class Listener(TorchFunctionMode):
         if func is fused.torch_attention:
             return sdpa.hear_own(self, args, kwargs)
         if func is F.multi_head_attention_forward:
-            self._weights_path = multi_head.WeightsPath.of_call(args, kwargs)
-            try:
-                with self:
-                    return multi_head.body()(*args, **kwargs)
-            finally:
-                self._weights_path = None
+            with self:
+                return multi_head.body()(*args, **kwargs)
         result = func(*args, **kwargs)
-        busy = self._outputs or self._by_hand or self._weights_path is not None
-        if busy or func.__name__ == "softmax":
-            return self._look_at(func.__name__, args, kwargs, result)
-        return result
-
-    def _look_at(self, name: str, args: Any, kwargs: Any, result: Any) -> Any:
-        """Whether an ordinary function is a step of attention by hand, or takes an output."""
-        if self._weights_path is not None:
-            heard = self._weights_path.step(name, args, kwargs, result, self.masks.read)
-            if heard is not None:
-                batch, heads = heard.q.shape[:2]
-                by_heads = result.reshape(batch, heads, *result.shape[1:])
-                return self.emit(heard, result, by_heads, lambda new: new.reshape(result.shape))
-        else:
-            self._by_hand.step(self, name, args, kwargs, result)
+        if self._by_hand or gives_birth(func):
+            result = self._follower.step(func, args, kwargs, result)
         if self._outputs:
-            self._outputs.step(name, args, kwargs, result)
+            self._outputs.step(func.__name__, args, kwargs, result)
         return result
 
     def forget(self) -> None:
