@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ import torch
 from torch import Tensor
 
 from jumok.lens.taps.axes import Axis, Layout, Term, all_leaves, fresh, leaves, size_of
-from jumok.lens.taps.heard import by_weights
+from jumok.lens.taps.heard import Heard, by_weights
 from jumok.lens.taps.scores import CannotRead, Reading, Scores, read
 
 if TYPE_CHECKING:
@@ -96,6 +97,15 @@ class Total:
     of: Exponential | Weights
     layout: Layout
     summed: tuple[Axis, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """A whole call, its output as (B, H, Tq, Dv), and the way back from there."""
+
+    heard: Heard
+    by_heads: Tensor
+    joined: Callable[[Tensor], Tensor]
 
 
 Value = Plain | Scores | Opaque | Exponential | Weights | LogWeights | Total
@@ -196,8 +206,8 @@ class HandTap:
         features: list[Axis],
         result: Tensor,
         layout: Layout,
-    ) -> Tensor:
-        """Record the product of weights and values.
+    ) -> Attention:
+        """The call that ends in a product of weights and values.
 
         Args:
             weights: what is known of the weights.
@@ -228,7 +238,7 @@ class HandTap:
             whole = Term(new.reshape([part[0].size for part in parts]), parts)
             return whole.arranged(layout, [True] * len(layout)).reshape(result.shape)
 
-        return self.listener.emit(heard, result, by_heads, joined)
+        return Attention(heard, by_heads, joined)
 
 
 def derived(value: Weights, operand: Tensor, layout: Layout) -> Weights:

@@ -21,6 +21,7 @@ from jumok.lens.taps.axes import (
     unify,
 )
 from jumok.lens.taps.by_hand import (
+    Attention,
     Exponential,
     HandTap,
     LogWeights,
@@ -58,29 +59,39 @@ class Follower:
             return result
         if args and result is args[0]:
             self._tap.wrote(result)
-        value: Any = None
-        if name in PRODUCTS:
-            product = labelled(name, args, kwargs)
-            if product is not None:
-                value = self._products.hear(product, result)
-                if isinstance(value, Tensor):
-                    return value
-                if isinstance(value, Scores) and name in ("baddbmm", "addmm"):
-                    beta = float(kwargs.get("beta", 1))
-                    value = _plus(self, value, args[0], beta) if beta else value
-        elif name == "get":
-            value = _of_property(self, function, args[0], result)
-        else:
-            rule = RULES.get(name)
-            if rule is not None:
-                value = rule(self, args, kwargs, result)
-            if value is None and name not in ENDS:
-                value = self._unknown(name, args, kwargs, result)
+        try:
+            value = self._value_of(name, function, args, kwargs, result)
+        except Exception as error:
+            # A function in a form that its rule does not know must not stop the user's model.
+            self._tap.listener.unheard(f"a call of `{name}` that could not be read ({error})")
+            value = None
+        if isinstance(value, Attention):
+            return self._tap.listener.emit(value.heard, result, value.by_heads, value.joined)
         if value is not None:
             self._tap.follow(result, value)
         elif args and result is args[0]:
             self._tap.written(result)
         return result
+
+    def _value_of(
+        self, name: str, function: Any, args: Any, kwargs: Any, result: Tensor
+    ) -> Value | Attention | None:
+        if name in PRODUCTS:
+            product = labelled(name, args, kwargs)
+            if product is None:
+                return None
+            value = self._products.hear(product, result)
+            beta = float(kwargs.get("beta", 1))
+            if isinstance(value, Scores) and name in ("baddbmm", "addmm") and beta:
+                return _plus(self, value, args[0], beta)
+            return value
+        if name == "get":
+            return _of_property(self, function, args[0], result)
+        rule = RULES.get(name)
+        found = None if rule is None else rule(self, args, kwargs, result)
+        if found is None and name not in ENDS:
+            found = self._unknown(name, args, kwargs, result)
+        return found
 
     def _unknown(self, name: str, args: Any, kwargs: Any, result: Tensor) -> Value | None:
         """After a function that has no rule scores are scores, but nobody knows which."""
@@ -174,7 +185,8 @@ def _swap(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value |
     if value is None or value.layout is None:
         return value
     named = [kwargs[key] for key in ("dim0", "dim1", "axis0", "axis1") if key in kwargs]
-    return _with_layout(value, _swapped(value.layout, *(*args[1:], *named)), args[0])
+    one, other = (*args[1:], *named) or (-1, -2)  # Tensor.t has none
+    return _with_layout(value, _swapped(value.layout, one, other), args[0])
 
 
 def _swapped(layout: Layout, one: int, other: int) -> Layout:

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -137,8 +138,14 @@ class Listener(TorchFunctionMode):
             other = self._on_heard(heard, by_heads)
             if other is not None:
                 output, by_heads = join_heads(other), other
-        self._outputs.start(output, by_heads, heard)
+            self._outputs.start(output, by_heads, heard)
         return output
+
+    def module_ran(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        """Look at a module that has returned: it may be what takes an attention's output."""
+        if self._outputs:
+            with self.muted():
+                self._outputs.module_ran(module, args, output)
 
 
 @dataclass(eq=False)

@@ -18,7 +18,7 @@ from jumok.lens.taps.axes import (
     size_of,
     unify,
 )
-from jumok.lens.taps.by_hand import HandTap, Opaque, Plain, Value, Weights, is_parameter
+from jumok.lens.taps.by_hand import Attention, HandTap, Opaque, Plain, Value, Weights, is_parameter
 from jumok.lens.taps.scores import Product, Scores
 
 
@@ -112,8 +112,8 @@ class Products:
     def __init__(self, tap: HandTap) -> None:
         self._tap = tap
 
-    def hear(self, product: Labelled, result: Tensor) -> Value | Tensor | None:
-        """What the result is: a value, or the output to be returned in its place."""
+    def hear(self, product: Labelled, result: Tensor) -> Value | Attention | None:
+        """What the result is."""
         left, right = product.left, product.right
         if not (left.is_floating_point() and right.is_floating_point()) or not result.numel():
             return None
@@ -146,7 +146,7 @@ class Products:
         product: Labelled,
         is_left: bool,
         result: Tensor,
-    ) -> Value | Tensor | None:
+    ) -> Value | Attention | None:
         if is_parameter(other):
             return None
         term, whole = _term(other, self._tap.value(other))
