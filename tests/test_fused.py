@@ -12,6 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from jumok import definition, fused
+from jumok.fused import torch_rows
 from jumok.masks import Causal, Padding, Window
 
 KINDS = {"numpy": np.asarray, "torch": torch.as_tensor}
@@ -169,7 +170,7 @@ def test_many_blocks(make: Callable[..., Any], rule: Any, keys: int) -> None:
 
 
 def test_many_blocks_of_the_rest(make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "_TILE", 4096)
+    monkeypatch.setattr(torch_rows, "TILE", 4096)
     visible = draw(4, 1, 1, 300, 300) > 0
     compare(make, inputs(1, 2, 1, 300, 300, 8), {"mask": visible})
     compare(make, inputs(1, 2, 1, 300, 300, 8), {"mask": visible, "causal": True})
@@ -388,7 +389,7 @@ def test_the_whole_call_can_be_heard() -> None:
 )
 @pytest.mark.parametrize("shape", [(9, 9), (4, 9), (9, 4)], ids=str)
 def test_gradients(name: str, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "_TILE", 500)  # more than one block of rows
+    monkeypatch.setattr(torch_rows, "TILE", 500)  # more than one block of rows
     options = OPTIONS[name](*shape)
     leaves = [torch.tensor(x, requires_grad=True) for x in inputs(2, 6, 2, *shape, 4)]
     for key, value in options.items():
@@ -407,7 +408,7 @@ def test_gradients(name: str, shape: tuple[int, int], monkeypatch: pytest.Monkey
 
 
 def test_gradient_of_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "_TILE", 20)
+    monkeypatch.setattr(torch_rows, "TILE", 20)
     q, k, v = (torch.tensor(x) for x in inputs(1, 4, 2, 18, 18, 2))
     bias = torch.tensor(draw(7, 4, 18, 1), requires_grad=True)
     rows = torch.arange(18)[:, None] % 3

@@ -28,6 +28,13 @@ class _Band(Mask):
     def _start(self, n_queries: int, n_keys: int) -> int:
         return n_keys - n_queries if self.offset is None else self.offset
 
+    def hides_nothing(self, n_queries: int, n_keys: int) -> bool:
+        """Whether every query sees every key."""
+        offset = self._start(n_queries, n_keys)
+        return (self.before is None or self.before >= n_queries - 1 + offset) and (
+            self.ahead is None or self.ahead >= n_keys - 1 - offset
+        )
+
     def visible_columns(self, rows: range, n_queries: int, n_keys: int) -> range:
         if not rows:
             return range(0)
