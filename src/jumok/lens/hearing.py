@@ -137,6 +137,8 @@ class Hearing:
     def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         # A hook that runs although its module's pre-hook did not (an error before it) is no exit.
         if self._is_mine(module) and module in self._stack:
+            if _running.listener is not None:
+                _running.listener.module_ran(module, args, output)
             while self._leave() is not module:
                 pass
 

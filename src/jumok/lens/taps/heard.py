@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jumok.lens.taps.output_map import OutputMap
 from jumok.masks import Causal, Mask
 
 
@@ -26,12 +27,10 @@ class Heard:
     softcap: float | None = None
     sinks: Tensor | None = None
     lse: Tensor | None = None
-    projection: Tensor | None = None
-    """W_O as (output width, heads · Dv), once the linear map has been seen."""
+    projection: OutputMap | None = None
+    """W_O as (output width, heads · Dv), once it is known what takes the output."""
     projection_version: int | None = None
-    projection_note: str = "no linear map was applied to the attention's output"
-    ends: Tensor | None = None
-    """The output of the first and the last token, heads joined (2, heads · Dv)."""
+    projection_note: str = "it is not known yet what takes the attention's output"
     stored_because: str | None = None
     """Why the weights themselves had to be kept, as the logarithms in `bias`; see `by_weights`."""
 

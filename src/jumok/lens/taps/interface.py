@@ -88,7 +88,8 @@ class _HeardFunction:
         if function is _known_function(*_SDPA):
             with listener.muted(), LseReader() as reader:
                 result = function(*args, **kwargs)
-            heard = readings.sdpa_reading(call, listener.masks)
+            with listener.muted():
+                heard = readings.sdpa_reading(call, listener.masks)
             if reader.lse is not None:
                 # One query of grouped heads runs as (key heads, group) instead of heads.
                 heard.lse = reader.lse.reshape(*heard.q.shape[:3])
