@@ -142,7 +142,7 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatc
     path = tmp_path / "run.safetensors"
     recording.save(path)
     before = path.read_bytes()
-    import jumok.lens.recording as room
+    import jumok.lens.writing as room
 
     def half(specs, filename, metadata):
         with open(filename, "wb") as file:

@@ -1,5 +1,6 @@
 """What `watch` hears, whose calls they are, and that the model computes what it always does."""
 
+import contextlib
 import copy
 import gc
 import math
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 import jumok
 from jumok import fused
+from jumok.lens.rules import mask_arrays
 from jumok.masks import Causal, Padding, Window
 
 transformers = pytest.importorskip("transformers")
@@ -287,8 +289,8 @@ def test_transformers_model_with_its_own_masks(llama, eager_llama, mask):
     assert recording.names == [f"model.layers.{n}.self_attn" for n in range(3)]
     assert recording[0].call.k.shape[1] == 2
     assert all(found._source.call().lse is not None for found in recording)
-    masks = {id(found.call.mask.visible) for found in recording} if mask is not None else {0}
-    assert len(masks) == 1  # one mask object for all layers
+    masks = {id(array) for found in recording for array in mask_arrays(found.call.mask)}
+    assert len(masks) == (mask is not None)  # one for all layers
     np.testing.assert_array_equal(recording.ids, IDS.numpy())
 
 
@@ -513,20 +515,27 @@ def test_watching_training_changes_no_gradient_bit():
     assert all(torch.equal(a, b) for a, b in zip(gradients(False), gradients(True), strict=True))
 
 
-def test_a_mask_that_is_overwritten_later_is_noticed():
+@pytest.mark.parametrize("function", [SDPA, lambda q, k, v, mask: fused.attention(q, k, v, mask)])
+@pytest.mark.parametrize("kind", ["rule", "dense", "floats"])
+def test_a_mask_that_is_overwritten_later_is_noticed_or_was_copied(function, kind):
     q, k, v = tensors((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))
-    for mask in (torch.ones(3, 3, dtype=torch.bool).tril(), torch.randn(3, 3)):
-        for function in (SDPA, lambda q, k, v, mask: fused.attention(q, k, v, mask)):
-            mask = mask.detach().requires_grad_(False)[:]
-            model = Call(function)
-            with jumok.watch(model) as recording:
-                model(q, k, v, mask)
+    mask = torch.ones(3, 3, dtype=torch.bool).tril()
+    if kind == "dense":
+        mask[2, 1] = False
+    if kind == "floats":
+        mask = torch.randn(3, 3)
+    model = Call(function)
+    with jumok.watch(model) as recording:
+        model(q, k, v, mask)
+    before = recording[0][...]
+    mask.zero_()
+    after = before
+    with contextlib.suppress(ValueError):
+        after = recording[0][...]
+    assert torch.equal(before, after)
+    if kind == "floats":
+        with pytest.raises(ValueError, match="overwritten in place"):
             recording[0][0, 0]
-            before = mask.clone()
-            mask.zero_()
-            with pytest.raises(ValueError, match="overwritten in place"):
-                recording[0][0, 0]
-            mask = before
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -702,11 +711,10 @@ def test_a_projection_that_was_trained_since_is_not_used():
     ("between", "says"),
     [
         (lambda y: y * torch.sigmoid(y), "sigmoid"),
-        (lambda y: y * 2.0, "mul"),
         (lambda y: F.layer_norm(y, (16,)), "layer_norm"),
         (lambda y: torch.cat([y, y], -1)[..., :16], "cat"),
     ],
-    ids=["gate", "factor", "norm", "joined"],
+    ids=["gate", "norm", "joined"],
 )
 def test_a_gate_or_normalisation_before_the_projection_is_said(between, says):
     model = Attention(between).eval()
@@ -716,36 +724,19 @@ def test_a_gate_or_normalisation_before_the_projection_is_said(between, says):
     assert says in recording[0].value_note
 
 
-def test_no_projection_is_said():
+def test_without_a_projection_the_values_themselves_are_measured():
     model = Attention(projection="none").eval()
     with torch.no_grad(), jumok.watch(model) as recording:
         model(torch.randn(2, 5, 16))
-    assert recording[0].value_norms() is None
-    assert "no linear map" in recording[0].value_note
-
-
-def test_attention_that_ran_unheard_beside_heard_is_said(llama, eager_llama):
-    by_hand = Call(lambda q, k, v: (q @ k.mT).softmax(-1) @ v)
-    model = nn.ModuleList([Call(SDPA), by_hand])
-    model.forward = lambda *inputs: [part(*inputs) for part in model]
-    inputs = tensors((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4))
-    with pytest.warns(UserWarning, match="ran unheard.*: 1 "), jumok.watch(model) as recording:
-        model(*inputs)
-    assert recording.names == ["0"]
-    pair = nn.ModuleList([llama, eager_llama])
-    pair.forward = lambda ids: [part(ids) for part in pair]
-    with pytest.warns(UserWarning, match="3 attention modules ran unheard"), jumok.watch(pair):
-        pair(IDS)
-    router = Call(lambda q, k, v: SDPA(q, k, v) * (q @ k.mT).softmax(-1).amax())
-    with jumok.watch(router) as recording:
-        router(*inputs)
-    assert len(recording) == 1
+    found = recording[0]
+    torch.testing.assert_close(found.value_norms(), found.call.v.norm(dim=-1))
+    assert found.value_note
 
 
 # -- errors -----------------------------------------------------------------------------------
 
 
-def test_errors_say_what_to_do(llama, eager_llama):
+def test_errors_say_what_to_do(llama):
     with pytest.raises(TypeError, match="watch the first of the two"):
         jumok.watch((llama, None))
     with pytest.raises(ValueError, match="did not run inside"), jumok.watch(llama):
@@ -753,8 +744,6 @@ def test_errors_say_what_to_do(llama, eager_llama):
     linear = nn.Linear(2, 2)
     with pytest.raises(ValueError, match="These modules ran: Linear"), jumok.watch(linear):
         linear(torch.ones(2))
-    with pytest.raises(ValueError, match='attn_implementation="sdpa"'), jumok.watch(eager_llama):
-        eager_llama(IDS)
     watching = jumok.watch(Call(SDPA))
     with pytest.raises(ValueError, match="open already"), watching, watching:
         pass
