@@ -97,7 +97,7 @@ class _HeardFunction:
         # What follows from the arguments is known to be all, or to give its weights: the inner
         # taps need not listen.
         is_plain = self._is_eager or _is_known(function) or _found_before(call, function)
-        with listener.muted() if is_plain else nullcontext(), listener.held_back() as inner:
+        with listener.aside() if is_plain else nullcontext(), listener.held_back() as inner:
             result = function(*args, **kwargs)
         try:
             by_heads = _by_heads(result, call.query, call.value)

@@ -14,15 +14,20 @@ A tap gives what it heard to `Listener.emit`; inner taps are muted while an oute
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode,
+    _pop_mode_temporarily,
+)
 
 from jumok import fused
 from jumok.lens.taps import multi_head, sdpa
@@ -90,6 +95,17 @@ class Listener(TorchFunctionMode):
             yield
         finally:
             self.is_muted = before
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """As `muted`, and out of the way: what is compiled inside runs compiled, as ever."""
+        with ExitStack() as exits:
+            exits.enter_context(self.muted())
+            if _get_current_function_mode() is self:
+                exits.enter_context(_pop_mode_temporarily())
+            if "torch._dynamo" in sys.modules:
+                exits.enter_context(torch.compiler.set_stance("default"))
+            yield
 
     @contextmanager
     def held_back(self) -> Iterator[HeldBack]:
