@@ -100,6 +100,15 @@ class Total:
 
 
 @dataclass(frozen=True, eq=False)
+class LogTotal:
+    """The logarithm of the sum of the exponentials of scores over one dimension."""
+
+    of: Scores
+    layout: Layout
+    summed: tuple[Axis, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Attention:
     """A whole call, its output as (B, H, Tq, Dv), and the way back from there."""
 
@@ -108,7 +117,7 @@ class Attention:
     joined: Callable[[Tensor], Tensor]
 
 
-Value = Plain | Scores | Opaque | Exponential | Weights | LogWeights | Total
+Value = Plain | Scores | Opaque | Exponential | Weights | LogWeights | Total | LogTotal
 
 
 class _Followed:
@@ -226,7 +235,11 @@ class HandTap:
             ran = weights.ran or Term(operand, weights.layout)
             keys = leaves(weights.keys)
             axes = [axis for axis in all_leaves(ran.layout) if not _among(axis, keys)]
-            batch, heads, queries = axes[:-1][:1], axes[:-1][1:], axes[-1:]
+            # As many axes of queries as of keys, where an image's rows and columns are apart.
+            several = [axis.size for axis in axes[-len(keys) :]] == [axis.size for axis in keys]
+            count = len(keys) if several else 1
+            others, queries = axes[:-count], axes[-count:]
+            batch, heads = others[:1], others[1:]
             stored = ran.arranged([batch, heads, queries, keys], [True] * 4)
             values = v.arranged([batch, heads, keys, features], [True] * 4)
             heard = by_weights(stored, values, weights.why)

@@ -18,12 +18,14 @@ from jumok.lens.taps.axes import (
     fresh,
     leaves,
     regrouped,
+    size_of,
     unify,
 )
 from jumok.lens.taps.by_hand import (
     Attention,
     Exponential,
     HandTap,
+    LogTotal,
     LogWeights,
     Opaque,
     Plain,
@@ -398,7 +400,7 @@ def _scaled(
         if result.shape != tensor.shape:
             return None
         return derived(value, tensor, value.layout) if not inverse else None
-    if isinstance(value, (Opaque, Exponential, LogWeights, Total)):
+    if isinstance(value, (Opaque, Exponential, LogWeights, Total, LogTotal)):
         same = isinstance(value, Opaque) and result.shape == tensor.shape
         return value if same else None
     number = _number(factor)
@@ -426,8 +428,13 @@ def _add(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value | 
 def _subtract(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value | None:
     one, other = _operands(args, kwargs)
     value = follower.value(one)
-    if value is None:
-        return None
+    total = follower.value(other)
+    if isinstance(total, LogTotal):
+        dim = _dimension(total.of.layout, total.summed)
+        if total.of is not value or dim is None:
+            return None
+        weights = follower.softmax(total.of, one, dim, result.detach().exp())
+        return LogWeights(weights, weights.layout)
     return _sum(follower, value, one, other, -float(kwargs.get("alpha", 1)), result)
 
 
@@ -449,7 +456,9 @@ def _plus(follower: Follower, value: Scores, other: Any, factor: float) -> Value
         return value if value.sinks is None else None
     found = follower.value(other)
     if isinstance(found, Scores) and found.is_bare() and value.is_bare() and factor == 1:
-        return _side_by_side(value, found)
+        together = _side_by_side(value, found)
+        if together is not None:
+            return together
     if other.dtype == torch.bool or not other.is_floating_point():
         return None
     if isinstance(found, (Scores, Opaque)):
@@ -467,9 +476,9 @@ def _plus(follower: Follower, value: Scores, other: Any, factor: float) -> Value
     )
 
 
-def _side_by_side(one: Scores, other: Scores) -> Value | None:
+def _side_by_side(one: Scores, other: Scores) -> Scores | None:
     """The sum of two products is the product of their operands side by side."""
-    if len(one.layout) != len(other.layout):
+    if [size_of(axes) for axes in one.layout] != [size_of(axes) for axes in other.layout]:
         return None
     met = [unify(a, b) for a, b in zip(one.layout, other.layout, strict=True)]
     if any(dimension is None for dimension in met):
@@ -485,8 +494,9 @@ def _tanh(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value |
 
 def _clamp(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value | None:
     value = follower.value(args[0])
-    unchanged = result is not args[0] and torch.equal(result, args[0])
-    return value if isinstance(value, Scores) and unchanged else None
+    if not isinstance(value, Scores) or result is args[0] or result.shape != args[0].shape:
+        return None
+    return value if torch.equal(result, args[0]) else None
 
 
 # -- masks and sinks ----------------------------------------------------------------------------
@@ -579,17 +589,34 @@ def _total(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value 
     value = follower.value(args[0])
     if not isinstance(value, (Exponential, Weights)):
         return None
+    found = _one_dimension(args, kwargs)
+    if found is None:
+        return None
+    layout = list(value.layout)
+    summed, layout[found] = layout[found], ()
+    return Total(value, tuple(layout), summed)
+
+
+def _logsumexp(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value | None:
+    value = follower.value(args[0])
+    if not isinstance(value, Scores) or value.sinks is not None:
+        return None
+    found = _one_dimension(args, kwargs)
+    if found is None:
+        return None
+    layout = list(value.layout)
+    summed, layout[found] = layout[found], ()
+    return LogTotal(value, tuple(layout), summed)
+
+
+def _one_dimension(args: Any, kwargs: Any) -> int | None:
+    """The dimension that a function sums over and keeps with size 1."""
     values = (*args[1:], *(kwargs[key] for key in ("dim", "axis", "keepdim") if key in kwargs))
     if len(values) != 2 or not values[1]:
         return None
     dim = values[0]
     dim = dim[0] if isinstance(dim, (list, tuple)) and len(dim) == 1 else dim
-    if not isinstance(dim, int):
-        return None
-    layout = list(value.layout)
-    summed = layout[dim]
-    layout[dim] = ()
-    return Total(value, tuple(layout), summed)
+    return dim if isinstance(dim, int) else None
 
 
 def _rules() -> dict[str, Rule]:
@@ -609,13 +636,14 @@ def _rules() -> dict[str, Rule]:
         "add": (_add, "add iadd radd"),
         "subtract": (_subtract, "sub subtract isub"),
         "tanh": (_tanh, "tanh"),
-        "clamp": (_clamp, "clamp clip clamp_min clamp_max"),
+        "clamp": (_clamp, "clamp clip clamp_min clamp_max max maximum min minimum"),
         "fill": (_masked_fill, "masked_fill"),
         "where": (_where, "where"),
         "cat": (_cat, "cat concat concatenate"),
         "softmax": (_softmax, "softmax special_softmax"),
         "log": (_log_softmax, "log_softmax"),
         "exp": (_exp, "exp"),
+        "logsumexp": (_logsumexp, "logsumexp"),
         "sum": (_total, "sum"),
     }  # fmt: skip
     return {name: rule for rule, names in named.values() for name in names.split()}
