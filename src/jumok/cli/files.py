@@ -4,8 +4,15 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jumok.cli.ending import Refusal
+from jumok.cli.printing import say
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from jumok.lens.recording import Recording
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -44,6 +51,25 @@ def write(path: Path, write: Callable[[str], object]) -> None:
     finally:
         if name is not None:
             Path(name).unlink(missing_ok=True)  # only there if something went wrong
+
+
+def keep(recording: "Recording", name: str, path: Path) -> None:
+    """Save a recording under the model's name."""
+    recording.model_name = name
+    try:
+        recording.save(path)
+    except OSError as error:
+        raise Refusal(f"can't write {path}: {error.strerror or error}") from error
+    say(f"wrote {path}")
+
+
+def draw(figure: "Figure", path: Path) -> None:
+    """Save a picture in the format that its name says."""
+    from jumok.view.fonts import quietly
+
+    with quietly():
+        write(path, lambda part: figure.savefig(part, format=path.suffix[1:].lower()))
+    say(f"wrote {path}")
 
 
 def _umask() -> int:

@@ -20,23 +20,28 @@ def given_text(text: str | None, file: str | None) -> str:
     if (text is None) == (file is None):
         raise Refusal("give a text or --file, one of them")
     if file is not None:
-        try:
-            with sys.stdin.buffer if file == "-" else open(file, "rb") as opened:
-                data = opened.read(MOST_BYTES + 1)
-        except OSError as error:
-            raise Refusal(f"can't read {file}: {error.strerror or error}") from error
-        if len(data) > MOST_BYTES:
-            raise Refusal(
-                f"{file} is larger than {MOST_BYTES / 1e6:.0f} MB, more than a model reads; "
-                "shorten it"
-            )
-        try:
-            text = data.decode("utf-8-sig").strip("\n")
-        except UnicodeDecodeError as error:
-            raise Refusal(f"{file} is not UTF-8 text: byte {error.start:,} is no letter") from error
+        text = file_text(file)
     assert text is not None
     check_text(text, "the text" if file is None else file)
     return text
+
+
+def file_text(file: str) -> str:
+    """The text of a file, or of stdin (-): UTF-8, line ends as \\n, none at its end."""
+    try:
+        with sys.stdin.buffer if file == "-" else open(file, "rb") as opened:
+            data = opened.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise Refusal(f"can't read {file}: {error.strerror or error}") from error
+    if len(data) > MOST_BYTES:
+        raise Refusal(
+            f"{file} is larger than {MOST_BYTES / 1e6:.0f} MB, more than a model reads; shorten it"
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Refusal(f"{file} is not UTF-8 text: byte {error.start:,} is no letter") from error
+    return text.replace("\r\n", "\n").rstrip("\n")
 
 
 def check_text(text: str, name: str) -> None:

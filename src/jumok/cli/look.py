@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jumok.cli.ending import Refusal
-from jumok.cli.files import check_picture, check_writable, write
-from jumok.cli.inputs import Model, check_text, given_text, layer_range, named, quoted
-from jumok.cli.printing import say, show
+from jumok.cli.files import check_picture, check_writable, draw, keep
+from jumok.cli.inputs import check_text, given_text, layer_range, named, quoted
+from jumok.cli.look_segments import look_segments
+from jumok.cli.printing import show
 from jumok.cli.reader import Reader
 
 if TYPE_CHECKING:
@@ -27,7 +28,15 @@ def look(
     against: Annotated[
         str | None, typer.Option(help="A second text: the same word in both, side by side.")
     ] = None,
-    model: Model = "minilm",
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            "-m",
+            help="minilm (for words), smollm2 (for segments), a model's folder or a .gguf file.",
+            show_default=False,
+        ),
+    ] = None,
     word: Annotated[
         str | None,
         typer.Option(
@@ -57,13 +66,60 @@ def look(
     ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Plain attention weights.")] = False,
     pieces: Annotated[bool, typer.Option("--pieces", help="Tokens instead of words.")] = False,
+    segments: Annotated[
+        str | None,
+        typer.Option(
+            "--segments",
+            "-s",
+            help="Which passage read which: paragraphs, lines, chat, or a file that names them.",
+        ),
+    ] = None,
+    generate: Annotated[
+        int | None,
+        typer.Option(
+            "--generate", "-g", help="With --segments: let the model write so many tokens first."
+        ),
+    ] = None,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat", help="With --segments: put the text into the model's chat template."
+        ),
+    ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="With --segments: print Markdown for a report.")
+    ] = False,
 ) -> None:
     """Show where each word of a text takes its meaning from, in a real model.
 
     Shares are fractions of everything that attention brings to the word: weight times the length
-    of what is handed over (Kobayashi et al. 2020).
+    of what is handed over (Kobayashi et al. 2020). With --segments, the same for the passages of
+    a long text: which passage did the answer read?
     """
     text = given_text(text, file)
+    if segments is not None:
+        for name, chosen_word in (("--against", against), ("--word", word), ("--token", token),
+                            ("--pieces", pieces or None)):  # fmt: skip
+            if chosen_word is not None:
+                raise Refusal(f"--segments shows passages, {name} words; choose one of them")
+        look_segments(
+            text,
+            segments,
+            model=model or "smollm2",
+            generate=generate,
+            chat=chat,
+            layers=layers,
+            raw=raw,
+            png=png,
+            save=save,
+            as_json=as_json,
+            markdown=markdown,
+        )
+        return
+    for name, wanted in (("--generate", generate is not None), ("--chat", chat),
+                         ("--markdown", markdown)):  # fmt: skip
+        if wanted:
+            raise Refusal(f"{name} goes with --segments, such as --segments paragraphs")
     if against is not None:
         check_text(against, "the text after --against")
     if against is not None and token is not None:
@@ -75,7 +131,7 @@ def look(
         check_picture(png)
     check_writable(png, save)
 
-    reader = Reader(model)
+    reader = Reader(model or "minilm")
 
     def found(text: str, recording: "Recording") -> "Sources":
         from jumok.lens.sources import sources
@@ -96,12 +152,7 @@ def look(
 
     recording = reader.read(text)
     if save is not None:
-        recording.model_name = reader.name
-        try:
-            recording.save(save)
-        except OSError as error:
-            raise Refusal(f"can't write {save}: {error.strerror or error}") from error
-        say(f"wrote {save}")
+        keep(recording, reader.name, save)
     other = None
     if against is None:
         data = found(text, recording)
@@ -114,12 +165,8 @@ def look(
             data, other = _shared_words(data, other)
     if png is not None:
         from jumok.view.figure import picture
-        from jumok.view.fonts import quietly
 
-        drawn = picture(data, other)
-        with quietly():
-            write(png, lambda path: drawn.savefig(path, format=png.suffix[1:].lower()))
-        say(f"wrote {png}")
+        draw(picture(data, other), png)
     if as_json:
         print(json.dumps(_as_dict(data, other), ensure_ascii=False, indent=2))
         return

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from jumok.cli.ending import Refusal
 from jumok.cli.memory import free_memory
+from jumok.cli.progress import Tell
 
 if TYPE_CHECKING:
     from jumok.lens.recording import Recording
@@ -17,10 +18,17 @@ class Reader:
 
     def __init__(self, name: str) -> None:
         from jumok.model.loading import load
+        from jumok.model.transformer import Decoder, Encoder
 
         path = Path(name)
         self.name = path.stem if path.suffix == ".gguf" else path.name if path.is_dir() else name
-        self.model, tokenizer = load(name)
+        model, tokenizer = load(name)
+        if not isinstance(model, (Decoder, Encoder)):
+            raise Refusal(
+                f"{name} has an encoder and a decoder, the command reads with one of them; in "
+                "Python jumok.watch(model) records it"
+            )
+        self.model: Decoder | Encoder = model
         if tokenizer is None:
             raise Refusal(f"{name} has no tokenizer; put its tokenizer.json beside the weights")
         self.tokenizer: Tokenizer = tokenizer
@@ -33,29 +41,49 @@ class Reader:
             raise Refusal(f"{self.name} is an encoder and can't continue a text; try smollm2")
         return self.model
 
-    def ids(self, text: str) -> list[int]:
-        ids = self.tokenizer.encode(text)
+    def ids(self, text: str, special: bool = True, new: int = 0) -> list[int]:
+        """The tokens of a text; refused if they, and so many new ones, are more than it reads."""
+        ids = self.tokenizer.encode(text, special)
         context = self.model.config.context
         if not ids:
             raise Refusal("the text is empty for this model: it gives no token")
-        if len(ids) > context:
+        if len(ids) + new > context:
+            more = f" and {new:,} are to be written" if new else ""
             raise Refusal(
-                f"the text has {len(ids):,} tokens, {self.name} reads at most {context:,}; "
+                f"the text has {len(ids):,} tokens{more}, {self.name} reads at most {context:,}; "
                 "shorten it"
             )
         return ids
 
     def read(self, text: str) -> "Recording":
+        return self.read_ids(self.ids(text))
+
+    def read_ids(self, ids: list[int]) -> "Recording":
         import torch
 
         from jumok.lens.watch import watch
         from jumok.model.transformer import Decoder
 
-        ids = torch.tensor([self.ids(text)])
-        self._check_memory(ids.shape[1])
+        self._check_memory(len(ids))
         keywords = {"last": 1} if isinstance(self.model, Decoder) else {}  # logits aren't needed
         with torch.inference_mode(), watch(self.model) as recording:
-            self.model(ids, **keywords)
+            self.model(torch.tensor([ids]), **keywords)
+        return recording
+
+    def go_on(self, ids: list[int], new: int, tell: Tell) -> "Recording":
+        """Let the model write up to ``new`` tokens, always the likeliest, and watch it."""
+        import torch
+
+        from jumok.lens.watch import watch
+        from jumok.model.generate import stream
+
+        decoder = self.decoder()
+        self._check_memory(len(ids) + new)
+        with torch.inference_mode(), watch(decoder) as recording:
+            # The last token that is chosen is never read: one more, so that the last of the
+            # answer is.
+            for count, _ in enumerate(stream(decoder, ids, new + 1, 0.0)):
+                tell(f"writing: {min(count + 1, new):,} of {new:,} tokens")
         return recording
 
     def _check_memory(self, tokens: int) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from jumok.lens.selection import recorded_ids, self_attention
 from jumok.tokens import Reading, Word, as_tokenizer, has_words, printable, read, shortened
 
 if TYPE_CHECKING:
@@ -216,9 +217,9 @@ def sources(
     if word is not None and token is not None:
         raise ValueError(f"choose a word ({word!r}) or a token ({token}), not both")
     tokenizer = as_tokenizer(tokenizer)
-    ids = _ids(recording, tokenizer, text, batch)
+    ids = recorded_ids(recording, tokenizer, text, batch)
     reading = read(tokenizer, ids, text)
-    maps = _maps(recording, layers, len(ids))
+    maps = self_attention(recording, layers, len(ids))
     shown = _pieces(reading) if pieces else list(reading.words)
     chosen = _choose(reading, shown, word, token)
 
@@ -385,53 +386,6 @@ def _pieces(reading: Reading) -> list[Word]:
             zip(reading.labels, reading.spans, strict=True)
         )
     ]
-
-
-def _ids(recording: "Recording", tokenizer: Any, text: str | None, batch: int) -> list[int]:
-    if recording.ids is None:
-        if text is None:
-            raise ValueError("the recording holds no token ids; give the text: sources(…, text=…)")
-        return list(tokenizer.encode(text))
-    size = len(recording.ids)
-    if not -size <= batch < size:
-        raise ValueError(f"there is no text {batch} in this recording: it holds {size}")
-    return [int(id) for id in recording.ids[batch]]
-
-
-def _maps(
-    recording: "Recording", layers: int | Iterable[int] | None, size: int
-) -> list[tuple[int, "AttentionMap"]]:
-    """The chosen self-attention maps, each with its index."""
-    count = len(recording)
-    fitting = [place for place in range(count) if recording[place].shape[2:] == (size, size)]
-    if layers is None:
-        wanted = fitting
-        if not wanted:
-            shapes = sorted({tuple(recording[place].shape) for place in range(count)})
-            raise ValueError(
-                f"no recorded map is self-attention over the {size} tokens of the text; "
-                f"recorded shapes (batch, heads, queries, keys): {shapes}"
-            )
-    else:
-        wanted = [layers] if isinstance(layers, int) else list(layers)
-        if not all(isinstance(layer, (int, np.integer)) for layer in wanted):
-            raise TypeError(
-                f"layers={layers!r} are no whole numbers; write layers=3, layers=[0, 3] or "
-                "layers=range(0, 4)"
-            )
-        if not wanted:
-            raise ValueError("no layer was chosen: layers is empty")
-        wrong = [layer for layer in wanted if not -count <= layer < count]
-        if wrong:
-            raise ValueError(f"there is no layer {wrong[0]}: the recording has 0 to {count - 1}")
-        wanted = [layer % count for layer in wanted]
-        strange = [layer for layer in wanted if layer not in fitting]
-        if strange:
-            raise ValueError(
-                f"layer {strange[0]} has the shape {tuple(recording[strange[0]].shape)}: it is no "
-                f"self-attention over the {size} tokens of the text"
-            )
-    return [(layer, recording[layer]) for layer in wanted]
 
 
 @dataclass(frozen=True)

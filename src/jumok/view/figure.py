@@ -54,7 +54,7 @@ POINTS_PER_CM = 72 / 2.54
 NARROWEST, WIDEST = 4.0, 100.0  # cm
 SMALLEST = 5.5  # points: letters that can be read
 
-_INK, _FAINT, _QUERY_BLUE = "#1a1a1a", "#767676", "#1f4e8c"
+INK, FAINT, QUERY_BLUE = "#1a1a1a", "#767676", "#1f4e8c"
 
 
 def figure(
@@ -87,7 +87,7 @@ def figure(
         IndexError, KeyError: there is no such layer.
         ModuleNotFoundError: matplotlib is not installed; the message names the extra.
     """
-    _check(width)
+    check_width(width)
     attention = recording[layer]
     texts, heads, queries, keys = attention.shape
     for name, value, size in (("head", head, heads), ("text", batch, texts)):
@@ -135,7 +135,7 @@ def picture(data: Sources, against: Sources | None = None, *, width: float = 16.
         ValueError: no figure can have this width.
         ModuleNotFoundError: matplotlib is not installed; the message names the extra.
     """
-    _check(width)
+    check_width(width)
     if against is None and len(data.queries) > MOST_PANELS and is_overview(data):
         return _table(data, width)
     page_width = width * POINTS_PER_CM
@@ -171,11 +171,11 @@ def picture(data: Sources, against: Sources | None = None, *, width: float = 16.
     if drawn > MOST_PANELS:
         top = page.paragraph(margin, top, f"… {drawn - MOST_PANELS:,} more", 8, room) + 8
     for line in [*lines, *meaning(data, against)]:
-        top = page.paragraph(margin, top, line, 7, room, _FAINT)
+        top = page.paragraph(margin, top, line, 7, room, FAINT)
     return page.finish(top + margin)
 
 
-def _check(width: float) -> None:
+def check_width(width: float) -> None:
     _need_matplotlib()
     if not NARROWEST <= width <= WIDEST:
         raise ValueError(
@@ -222,7 +222,7 @@ class _Page:
         top: float,
         text: str,
         size: float,
-        color: str = _INK,
+        color: str = INK,
         weight: str = "normal",
         align: str = "left",
     ) -> None:
@@ -247,7 +247,7 @@ class _Page:
         )
 
     def paragraph(
-        self, left: float, top: float, text: str, size: float, width: float, color: str = _INK
+        self, left: float, top: float, text: str, size: float, width: float, color: str = INK
     ) -> float:
         """Text broken into lines between its words; where it ends."""
         line = ""
@@ -263,7 +263,7 @@ class _Page:
 
     def finish(self, height: float) -> "Figure":
         """The figure, ``height`` points high."""
-        made = _new_figure(self.width / 72, height / 72)
+        made = new_figure(self.width / 72, height / 72)
         axes = made.add_axes((0, 0, 1, 1))
         axes.set_xlim(0, self.width)
         axes.set_ylim(height, 0)
@@ -281,9 +281,9 @@ def _heading(
     beside = page.size_of(title, 11, "bold") + 12 + page.size_of(who, 7.5) <= width
     page.write(left, top, _cut(page, title, 11, width, "bold"), 11, weight="bold")
     if beside:
-        page.write(left + width, top, who, 7.5, _FAINT, align="right")
+        page.write(left + width, top, who, 7.5, FAINT, align="right")
         return top + 22
-    return page.paragraph(left, top + 16, who, 7.5, width, _FAINT) + 8
+    return page.paragraph(left, top + 16, who, 7.5, width, FAINT) + 8
 
 
 def _panel(
@@ -312,15 +312,15 @@ def _panel(
             rest = ranked[MOST_BARS:]
             if rest:
                 total = percent(sum(s.share for s in rest))
-                page.write(left, top, f"… {len(rest)} more words: {total} together", 7, _FAINT)
+                page.write(left, top, f"… {len(rest)} more words: {total} together", 7, FAINT)
                 top += step
-            page.write(left, top + 3, "apart:", 7, _FAINT)
+            page.write(left, top + 3, "apart:", 7, FAINT)
             top += step + 2
         plain = source.kind == "word"
-        page.write(left, top, _cut(page, name, size, label - 4), size, _INK if plain else _FAINT)
+        page.write(left, top, _cut(page, name, size, label - 4), size, INK if plain else FAINT)
         bar = max(room * source.share / (longest or 1.0), 0.5)
         page.box(left + label, top + 1, bar, size, SHADES[3] if plain else "#c9c9c9")
-        page.write(left + label + bar + 4, top, percent(source.share), size, _FAINT)
+        page.write(left + label + bar + 4, top, percent(source.share), size, FAINT)
         top += step
     for line in remarks(data, query):
         top = page.paragraph(left, top + 4, line, 7.5, width)
@@ -360,7 +360,7 @@ def _sentence(
             after = 0.0 if parts[number + 1 :] and parts[number + 1][0][0].strip() else 1.5
             page.box(right - before, top - 1, long + before + after, size + 6, color)
         itself = source is not None and source.kind == "itself"
-        page.write(right, top + 1, text, size, "#ffffff" if itself else _INK)
+        page.write(right, top + 1, text, size, "#ffffff" if itself else INK)
         right += long
         right += space * (len(part) - len(part.rstrip()))
     return top + step
@@ -368,7 +368,7 @@ def _sentence(
 
 def _word_color(source: Source, scale: float) -> str | None:
     if source.kind == "itself":
-        return _QUERY_BLUE
+        return QUERY_BLUE
     level = shade(source.share / scale) if scale > 0 and source.kind == "word" else None
     return None if level is None else SHADES[level]
 
@@ -379,10 +379,10 @@ def _changes(
     """The table of both shares and their difference; where it ends."""
     columns = [left, left + width * 0.45, left + width * 0.65, left + width * 0.85]
     for place, name in zip(columns[1:], ("first text", "second text", "points"), strict=True):
-        page.write(place, top, name, 7.5, _FAINT, align="right")
+        page.write(place, top, name, 7.5, FAINT, align="right")
     top += 14
     for row in shown_differences(difference(first, second)):
-        color = _INK if row.kind == "word" else _FAINT
+        color = INK if row.kind == "word" else FAINT
         name = difference_name(row, first, second)
         cells = ["–" if share is None else percent(share) for share in (row.share, row.against)]
         page.write(left, top, _cut(page, name, 8, width * 0.35), 8, color)
@@ -408,7 +408,7 @@ def _table(data: Sources, width: float) -> "Figure":
     hidden = np.array([[not source.seen for source in row] for row in sources])
     rows, columns = shares.shape
     height = width * 0.86 * min(max(rows / columns, 0.3), 1.5) + 2
-    made = _new_figure(width / 2.54, height / 2.54)
+    made = new_figure(width / 2.54, height / 2.54)
     made.set_layout_engine("constrained")
     axes = made.subplots()
     family = font_family("".join(names))
@@ -422,8 +422,8 @@ def _table(data: Sources, width: float) -> "Figure":
     cell = 0.75 * width * POINTS_PER_CM / columns
     size = max(min(8.5, 0.75 * cell), SMALLEST)
     numbers = columns <= MOST_NUMBERS
-    across = _thinned(columns, cell)
-    down = _thinned(rows, 0.8 * height * POINTS_PER_CM / rows)
+    across = thinned(columns, cell)
+    down = thinned(rows, 0.8 * height * POINTS_PER_CM / rows)
     axes.set_xticks(across, [names[place] for place in across], rotation=60, ha="right",
                     rotation_mode="anchor", fontsize=size, family=family)  # fmt: skip
     axes.set_yticks(down, [takers[place] for place in down], fontsize=size, family=family)
@@ -432,7 +432,7 @@ def _table(data: Sources, width: float) -> "Figure":
     for row, found in enumerate(sources):
         for column, source in enumerate(found):
             if numbers and source.seen:
-                ink = "#ffffff" if 100 * source.share > 0.65 * top else _INK
+                ink = "#ffffff" if 100 * source.share > 0.65 * top else INK
                 number = f"{100 * source.share:.0f}"
                 axes.text(column, row, number, ha="center", va="center", fontsize=size, color=ink)
             if source.kind == "itself":
@@ -451,7 +451,7 @@ def _table(data: Sources, width: float) -> "Figure":
     return made
 
 
-def _thinned(count: int, cell: float) -> range:
+def thinned(count: int, cell: float) -> range:
     """Which of ``count`` cells, ``cell`` points wide, have room for a label."""
     return range(0, count, max(1, math.ceil(1.5 * SMALLEST / cell)))
 
@@ -459,7 +459,7 @@ def _thinned(count: int, cell: float) -> range:
 def _outline(column: int, row: int, width: float) -> Any:
     from matplotlib.patches import Rectangle
 
-    return Rectangle((column - 0.47, row - 0.46), 0.94, 0.92, fill=False, ec=_QUERY_BLUE, lw=width)
+    return Rectangle((column - 0.47, row - 0.46), 0.94, 0.92, fill=False, ec=QUERY_BLUE, lw=width)
 
 
 def _cut(page: _Page, text: str, size: float, width: float, weight: str = "normal") -> str:
@@ -481,7 +481,7 @@ def _heat(
 ) -> "Figure":
     queries, keys = shape
     inches = width / 2.54
-    made = _new_figure(inches, inches * min(max(queries / keys, 0.4), 1.6) * 0.92)
+    made = new_figure(inches, inches * min(max(queries / keys, 0.4), 1.6) * 0.92)
     made.set_layout_engine("constrained")
     axes = made.subplots()
     family = font_family("".join([*(query_names or ()), *(key_names or ()), title]))
@@ -515,7 +515,7 @@ def _row(row: Any, names: Sequence[str], query: int, title: str, width: float) -
     most = np.sort(np.argsort(-row, kind="stable")[:MOST_LABELS])
     shown = [names[place] for place in most]
     reader = names[query] if query < len(names) else str(query)
-    made = _new_figure(width / 2.54, (1.0 + 0.42 * len(shown)) / 2.54 + 0.6)
+    made = new_figure(width / 2.54, (1.0 + 0.42 * len(shown)) / 2.54 + 0.6)
     made.set_layout_engine("constrained")
     axes = made.subplots()
     family = font_family("".join(shown) + title + reader)
@@ -532,7 +532,7 @@ def _row(row: Any, names: Sequence[str], query: int, title: str, width: float) -
     return made
 
 
-def _new_figure(width: float, height: float) -> "Figure":
+def new_figure(width: float, height: float) -> "Figure":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

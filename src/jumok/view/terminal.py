@@ -5,17 +5,17 @@ of blocks under the sentence says the same. Widths are counted in terminal cells
 and emoji stay aligned.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.padding import Padding
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from jumok.lens.sources import Head, Query, Source, Sources, difference
+from jumok.view.flow import Flow, bar, dimmed, fitted, indented, paragraph
 from jumok.view.wording import (
     MOST_BARS,
     SHADES,
@@ -49,7 +49,6 @@ SIDE_BY_SIDE = 56  # columns that two texts side by side need
 _TERMINAL_SHADES = (None, "#bfa06a", "#d9a441", "#ffa726", "#f57c00")
 _QUERY_STYLE = Style(color="#ffffff", bgcolor="#1f4e8c", bold=True)
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_PART_BLOCKS = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
 
 
 def look(data: Sources, most: int = MOST_BARS) -> RenderableType:
@@ -57,17 +56,17 @@ def look(data: Sources, most: int = MOST_BARS) -> RenderableType:
     parts: list[RenderableType] = []
     for query in data.queries[:MOST_OCCURRENCES]:
         parts += [
-            _paragraph((query_title(query), "bold"), f"  ·  {read_by(data)}"),
+            paragraph((query_title(query), "bold"), f"  ·  {read_by(data)}"),
             "",
-            _indented(Sentence(data, query)),
+            indented(Sentence(data, query)),
             "",
             Bars(data, query, most),
-            *(_indented(_paragraph(line)) for line in remarks(data, query)),
+            *(indented(paragraph(line)) for line in remarks(data, query)),
             "",
             _Heads(query, min(most, 6)),
         ]
     parts += _more(len(data.queries), "occurrences")
-    return Group(*parts, *_dim(meaning(data)))
+    return Group(*parts, *dimmed(meaning(data)))
 
 
 def overview(data: Sources) -> RenderableType:
@@ -87,7 +86,7 @@ def overview(data: Sources) -> RenderableType:
         other = sum(s.share for s in query.sources if s.kind in ("first", "special"))
         table.add_row(
             Text(names[query.position], "bold"),
-            _Flow(drawn or [Text("nothing but what stands apart", "dim")], gap=3),
+            Flow(drawn or [Text("nothing but what stands apart", "dim")], gap=3),
             Text(f"{100 * itself:.0f} %", "dim"),
             Text(f"{100 * other:.0f} %", "dim"),
         )
@@ -96,11 +95,11 @@ def overview(data: Sources) -> RenderableType:
     if data.causal:
         lines.append("A GPT's word sees only what stands to its left; try --model minilm for both.")
     return Group(
-        _paragraph(f"Where each word takes its meaning from  ·  {read_by(data)}"),
+        paragraph(f"Where each word takes its meaning from  ·  {read_by(data)}"),
         "",
-        _indented(table),
+        indented(table),
         "",
-        *_dim([*lines, *meaning(data)]),
+        *dimmed([*lines, *meaning(data)]),
     )
 
 
@@ -110,7 +109,7 @@ def compare(left: Sources, right: Sources, most: int = MOST_BARS) -> RenderableT
     pairs = paired(left, right)
     for first, second in pairs[:MOST_OCCURRENCES]:
         parts += [
-            _paragraph((pair_title(first, second), "bold"), f"  ·  {read_by(left)}"),
+            paragraph((pair_title(first, second), "bold"), f"  ·  {read_by(left)}"),
             "",
             _Pair(left, first, right, second, most),
             "",
@@ -118,61 +117,13 @@ def compare(left: Sources, right: Sources, most: int = MOST_BARS) -> RenderableT
             "",
         ]
     parts += _more(len(pairs), "pairs")
-    return Group(*parts, *_dim([*not_compared(left, right), *meaning(left, right)]))
+    return Group(*parts, *dimmed([*not_compared(left, right), *meaning(left, right)]))
 
 
 def _more(count: int, what: str) -> list[RenderableType]:
     if count <= MOST_OCCURRENCES:
         return []
-    return [_paragraph(f"… {count - MOST_OCCURRENCES:,} more {what}; --json has all."), ""]
-
-
-def _dim(lines: Iterable[str]) -> Iterator[RenderableType]:
-    return (_paragraph((line, "dim")) for line in lines)
-
-
-def _indented(part: RenderableType) -> RenderableType:
-    return Padding(part, (0, 0, 0, 2))
-
-
-class _Flow:
-    """Pieces of text one after the other, broken into lines between them only."""
-
-    def __init__(self, pieces: Sequence[Text], gap: int = 1) -> None:
-        self.pieces = pieces
-        self.gap = gap
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = max(options.max_width, 1)
-        line = Text(no_wrap=True)
-        for piece in self.pieces:
-            gap = self.gap if line.plain else 0
-            if gap and line.cell_len + gap + piece.cell_len > width:
-                yield line
-                line, gap = Text(no_wrap=True), 0
-            if piece.cell_len > width:  # nothing for it but to cut it
-                *whole, piece = piece.wrap(console, width)
-                yield from whole
-            line.append(" " * gap)
-            line.append_text(piece)
-        yield line
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        sizes = [piece.cell_len for piece in self.pieces]
-        whole = sum(sizes) + self.gap * (len(sizes) - 1)
-        return Measurement(max(sizes), whole).clamp(1, options.max_width)
-
-
-def _paragraph(*parts: str | tuple[str, str]) -> _Flow:
-    """Words that are broken into lines, though never before a percent sign."""
-    text = Text.assemble(*parts)
-    words: list[Text] = []
-    for word in text.split(" "):
-        if word.plain.startswith("%") and words:
-            words[-1].append(" ").append_text(word)
-        else:
-            words.append(word)
-    return _Flow(words)
+    return [paragraph(f"… {count - MOST_OCCURRENCES:,} more {what}; --json has all."), ""]
 
 
 class _Pair:
@@ -182,17 +133,16 @@ class _Pair:
         self, left: Sources, first: Query, right: Sources, second: Query, most: int
     ) -> None:
         self.shade = max(largest_share(first), largest_share(second))
-        bar = max(longest_bar(first, most), longest_bar(second, most))
+        longest = max(longest_bar(first, most), longest_bar(second, most))
         self.texts = [(left, first), (right, second)]
-        self.bars = [Bars(data, query, most, bar) for data, query in self.texts]
+        self.bars = [Bars(data, query, most, longest) for data, query in self.texts]
         for one, other in (self.bars, self.bars[::-1]):  # and one width for both lists of names
             one.label_width = max(one.label_width, other.label_width)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         sentences = [Sentence(data, query, self.shade) for data, query in self.texts]
         notes = [
-            Group(*(_paragraph(line) for line in remarks(data, query)))
-            for data, query in self.texts
+            Group(*(paragraph(line) for line in remarks(data, query))) for data, query in self.texts
         ]
         if options.max_width < SIDE_BY_SIDE:
             for parts in zip(
@@ -200,10 +150,10 @@ class _Pair:
             ):
                 name, sentence, bars, note = parts
                 yield Text(name, "dim")
-                yield _indented(sentence)
+                yield indented(sentence)
                 yield ""
                 yield bars
-                yield _indented(note)
+                yield indented(note)
                 yield ""
             return
         grid = Table.grid(padding=(0, 1), collapse_padding=False, pad_edge=True, expand=True)
@@ -276,10 +226,10 @@ class Bars:
             part = source.share / self.scale if self.scale > 0 else 0.0
             yield Text.assemble(
                 "  ",
-                set_cell_size(_fitted(self._label(source), width), width),
+                set_cell_size(fitted(self._label(source), width), width),
                 f"{percent(source.share):>8}  ",
                 (
-                    _bar(part, space, options.ascii_only),
+                    bar(part, space, options.ascii_only),
                     SHADES[3] if source.kind == "word" else "dim",
                 ),
                 no_wrap=True,
@@ -315,7 +265,7 @@ class _Heads:
         width = min(max(cell_len(name) for name, _ in self.rows), room // 3)
         for name, heads in self.rows:
             cells = [_head(head) for head in heads[: max((room - width) // 24, 1)]]
-            line = set_cell_size(_fitted(name, width), width) + "  "
+            line = set_cell_size(fitted(name, width), width) + "  "
             line += "".join(f"{cell:<24}" for cell in cells)
             yield Text(f"  {line.rstrip()}", no_wrap=True)
         yield ""
@@ -348,11 +298,11 @@ def _lines(
     line: list[tuple[str, Source | None]] = []
     used = 0
     for text, source in runs:
-        for number, paragraph in enumerate(text.replace("\t", "    ").split("\n")):
+        for number, whole in enumerate(text.replace("\t", "    ").split("\n")):
             if number:
                 yield line
                 line, used = [], 0
-            for part in chop_cells(paragraph, max(width, 2)) if paragraph else []:
+            for part in chop_cells(whole, max(width, 2)) if whole else []:
                 size = cell_len(part)
                 if used + size > width:
                     yield line
@@ -387,14 +337,3 @@ def _mark(source: Source | None, largest: float, ascii_only: bool) -> str:
 
 def _tint(source: Source) -> str:
     return "bold" if source.share >= 0.2 else "" if source.share >= 0.05 else "dim"
-
-
-def _bar(part: float, width: int, ascii_only: bool) -> str:
-    if ascii_only:
-        return "#" * min(round(part * width), width)
-    eighths = round(part * width * 8)
-    return "█" * (eighths // 8) + _PART_BLOCKS[eighths % 8]
-
-
-def _fitted(text: str, width: int) -> str:
-    return text if cell_len(text) <= width else chop_cells(text, max(width - 1, 2))[0] + "…"

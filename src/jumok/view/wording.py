@@ -77,10 +77,10 @@ def pair_title(first: Query, second: Query) -> str:
 
 
 def read_by(data: Sources) -> str:
-    return f"read by {printable(data.model) or 'the model'}, {_layers(data.layers)}"
+    return f"read by {printable(data.model) or 'the model'}, {layers_named(data.layers)}"
 
 
-def _layers(layers: Sequence[int]) -> str:
+def layers_named(layers: Sequence[int]) -> str:
     if len(layers) == 1:
         return f"layer {layers[0]}"
     if list(layers) == list(range(layers[0], layers[-1] + 1)):
@@ -250,7 +250,7 @@ def remarks(data: Sources, query: Query) -> list[str]:
 
 def meaning(data: Sources, other: Sources | None = None) -> list[str]:
     """One line on what the number is, one on what it is not, and what else to know."""
-    layers = _layers(data.layers)
+    layers = layers_named(data.layers)
     if data.measure == "share":
         number = (
             "A share is how much of what attention brings to the word comes from there: weight × "

@@ -1,0 +1,633 @@
+"""Which passage of a long text did a passage read?
+
+For a reading passage s and a passage t that is read, the share is the mean over the tokens i of
+s of Σ_{j in t} share_ij: how much of what attention brings to s comes from t, by the length of
+the vectors that are mixed (`jumok.lens.sources` has the formula), added over the heads and
+averaged over the layers. The raw share takes the weights w_ij instead, averaged over heads and
+layers. One pass over the tiles of each layer, in memory that grows with the tokens, not their
+square.
+
+The first token of a GPT, into which heads pour what they don't need (the sink, Xiao et al.
+2023), special tokens and what stands between the passages are counted apart. Shares are of all
+keys: what stands apart is never divided away.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from jumok.lens.masses import group_masses, visible_shares
+from jumok.lens.measures import real_queries
+from jumok.lens.selection import recorded_ids, self_attention
+from jumok.lens.sources import Head
+from jumok.tokens import Tokenizer, as_tokenizer
+from jumok.tokens.passages import Beginnings, Passage, cut, read_passages, turns
+from jumok.tokens.signs import is_visible
+
+if TYPE_CHECKING:
+    from jumok.lens.attention_map import AttentionMap
+    from jumok.lens.recording import Recording
+
+__all__ = ["Apart", "Part", "Segment", "Segments", "Tables", "segment_tables", "segments"]
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+Kind = Literal["segment", "itself", "first", "special", "between"]
+Progress = Callable[[int, int], None]
+
+MOST_SEGMENTS = 512
+TOP_HEADS = 3
+ANSWER = "answer"
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """S × C tables of one measure, rows read columns: of every head, of every layer, and joined.
+
+    Attributes:
+        layers: indices of the layers, from 0.
+        heads: of each layer the tables of its heads, float32 (H, S, C).
+        added: whether heads are added (parts of one whole) or averaged (raw weights).
+    """
+
+    layers: tuple[int, ...]
+    heads: tuple[Numbers, ...]
+    added: bool
+
+    @property
+    def by_layer(self) -> Numbers:
+        """The heads of each layer joined, float64 (L, S, C)."""
+        join = np.sum if self.added else np.mean
+        return np.stack([join(table, axis=0, dtype=np.float64) for table in self.heads])
+
+    @property
+    def total(self) -> Numbers:
+        """The mean over the layers, float64 (S, C)."""
+        mean: Numbers = self.by_layer.mean(axis=0)
+        return mean
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One passage.
+
+    Attributes:
+        name: its beginning, a role, or the name that it was given; "answer" for what the model
+            wrote.
+        text: its text.
+        tokens: where its tokens start and stop.
+        count: how many tokens it has, without special ones and the first token.
+    """
+
+    name: str
+    text: str
+    tokens: tuple[int, int]
+    count: int
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Tokens that are counted apart from the passages.
+
+    Attributes:
+        kind: "first" (the first token, in a GPT the sink), "special" (other special tokens) or
+            "between" (no passage: blank lines, the marks of a chat template).
+        count: how many tokens these are.
+    """
+
+    kind: Literal["first", "special", "between"]
+    count: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one passage reads of another, or of what stands apart.
+
+    Attributes:
+        name: of the passage that is read; what stands apart has its kind for a name.
+        position: its place among the passages, from 0; `None` for what stands apart.
+        kind: "segment", "itself" or one of `Apart`.
+        count: how many tokens it has.
+        share: fraction (0 to 1) of everything that is read; what `Segments.measure` says.
+        raw: mean attention weight over heads and layers, 0 to 1.
+        even: the share if the reader read all tokens that it sees evenly: what its length and
+            place alone would give.
+        heads: the heads of which it receives the largest weight, strongest first.
+    """
+
+    name: str
+    position: int | None
+    kind: Kind
+    count: int
+    share: float
+    raw: float
+    even: float
+    heads: tuple[Head, ...] = ()
+
+    @property
+    def times(self) -> float | None:
+        """share / even: above 1 it is read more than its length alone would give."""
+        return self.share / self.even if self.even > 0 else None
+
+
+@dataclass(frozen=True, eq=False)
+class Segments:
+    """Which passage reads which; what `jumok look --segments` shows.
+
+    Attributes:
+        model: the model's name.
+        text: the text, the model's answer included.
+        tokens: how many tokens it has.
+        layers: indices of the layers that were averaged, from 0.
+        causal: whether tokens see only what stands to their left.
+        measure: "share" (weights times the length of what is handed over) or "raw" (weights).
+        note: why `measure` is what it is.
+        segments: the passages, S; the answer is the last.
+        apart: what is counted apart, the last columns of every table.
+        answered: whether the last passage is what the model wrote.
+        share: tables (S, C) of `measure`; C = S + len(apart) columns.
+        raw: tables of the plain weights.
+        even: float64 (S, C), what an even reader would read.
+    """
+
+    model: str
+    text: str
+    tokens: int
+    layers: tuple[int, ...]
+    causal: bool
+    measure: Literal["share", "raw"]
+    note: str
+    segments: tuple[Segment, ...]
+    apart: tuple[Apart, ...]
+    answered: bool
+    share: Tables
+    raw: Tables
+    even: Numbers
+
+    def parts(self, reader: int = -1) -> list[Part]:
+        """What one passage, by default the last, reads of each passage and of what stands apart.
+
+        In the order of the columns; their shares sum to 1. Of a passage without tokens all are 0.
+        """
+        reader = self._place(reader)
+        share, raw = self.share.total[reader], self.raw.total[reader]
+        found = []
+        columns: list[Segment | Apart] = [*self.segments, *self.apart]
+        for place, column in enumerate(columns):
+            inside = place if isinstance(column, Segment) else None
+            kind: Kind = "segment" if isinstance(column, Segment) else column.kind
+            found.append(
+                Part(
+                    name=column.name if isinstance(column, Segment) else column.kind,
+                    position=inside,
+                    kind="itself" if place == reader else kind,
+                    count=column.count,
+                    share=float(share[place]),
+                    raw=float(raw[place]),
+                    even=float(self.even[reader, place]),
+                )
+            )
+        return found
+
+    def ranked(self, reader: int = -1, heads: int = TOP_HEADS) -> list[Part]:
+        """The other passages that the reader sees, largest share first; the first with heads.
+
+        Args:
+            reader: the passage that reads.
+            heads: how many heads of each of the first three to name.
+        """
+        found = [one for one in self.parts(reader) if one.kind == "segment" and one.even > 0]
+        found.sort(key=lambda part: -part.share)
+        return [
+            dataclasses.replace(part, heads=self.top_heads(reader, part.position or 0, heads))
+            if place < TOP_HEADS
+            else part
+            for place, part in enumerate(found)
+        ]
+
+    def top_heads(self, reader: int, read: int, most: int = TOP_HEADS) -> tuple[Head, ...]:
+        """The heads that give the most weight from one passage to another, strongest first."""
+        reader, read = self._place(reader), self._place(read)
+        found = [
+            Head(layer, head, float(weight))
+            for layer, table in zip(self.raw.layers, self.raw.heads, strict=True)
+            for head, weight in enumerate(table[:, reader, read])
+        ]
+        return tuple(sorted(found, key=lambda head: -head.weight)[:most])
+
+    def _place(self, number: int) -> int:
+        size = len(self.segments)
+        if not -size <= number < size:
+            raise ValueError(f"there is no segment {number}: they count from 0 to {size - 1}")
+        return number % size
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `jumok look --segments --json` prints: plain values only."""
+        reader = len(self.segments) - 1
+        heads = {part.position: part.heads for part in self.ranked(reader)}
+        return {
+            "model": self.model,
+            "text": self.text,
+            "tokens": self.tokens,
+            "layers": list(self.layers),
+            "causal": self.causal,
+            "measure": self.measure,
+            "note": self.note,
+            "answered": self.answered,
+            "segments": [
+                {"name": one.name, "text": one.text, "tokens": list(one.tokens),
+                 "count": one.count}
+                for one in self.segments
+            ],
+            "apart": [{"kind": one.kind, "count": one.count} for one in self.apart],
+            "share": self.share.total.tolist(),
+            "raw": self.raw.total.tolist(),
+            "even": self.even.tolist(),
+            "last": [
+                {
+                    "name": part.name,
+                    "position": part.position,
+                    "kind": part.kind,
+                    "count": part.count,
+                    "share": part.share,
+                    "raw": part.raw,
+                    "even": part.even,
+                    "times": part.times,
+                    "heads": [dataclasses.asdict(head) for head in heads.get(part.position, ())],
+                }
+                for part in self.parts(reader)
+            ],
+            "by_layer": self.share.by_layer[:, reader].tolist(),
+        }  # fmt: skip
+
+
+def segments(
+    recording: Recording,
+    tokenizer: Any,
+    how: str | Sequence[Any] | Beginnings = "paragraphs",
+    *,
+    text: str | None = None,
+    prompt: int | None = None,
+    layers: int | Iterable[int] | None = None,
+    batch: int = 0,
+    raw: bool = False,
+    progress: Progress | None = None,
+) -> Segments:
+    """How much each passage of a text reads of each, in a recorded forward pass or generation.
+
+    Args:
+        recording: of a model that read one text: self-attention maps (B, H, T, T).
+        tokenizer: the model's; ours, a ``tokenizers.Tokenizer`` or a transformers tokenizer.
+        how: "paragraphs" (between blank lines), "lines", "chat" (the turns of a chat template);
+            or the bounds of the passages in tokens, both ends included, such as ``[0, 120, 800]``;
+            or what they are: a list of texts, a mapping of names to texts, objects with "name"
+            and "text" (or "start" and "end" in characters).
+        text: the text that the model read; without it, it is rebuilt from the token ids.
+        prompt: how many tokens the prompt has, where the model went on: what it wrote is the last
+            passage, the answer. Its readers are the positions that wrote it, each one before its
+            token.
+        layers: which layers to average, from 0; all of them by default.
+        batch: which text of the batch.
+        raw: show plain attention weights instead of norm-weighted shares.
+        progress: called with (layers that are measured, all of them).
+
+    Raises:
+        ValueError: passages, layers or a text that are not in the recording; more than 512
+            passages.
+        TypeError: ``how`` describes no passages.
+
+    Example:
+        >>> found = jumok.segments(recording, tokenizer, "paragraphs")
+        >>> found.ranked()[0].name  # what the last paragraph reads most
+        'The warranty covers parts and…'
+    """
+    tokenizer = as_tokenizer(tokenizer)
+    ids = recorded_ids(recording, tokenizer, text, batch)
+    size = len(ids)
+    if prompt is None:
+        prompt = size
+    elif not 0 < prompt < size:
+        raise ValueError(
+            f"prompt={prompt}: the recording has {size} tokens; give the number of those that the "
+            "prompt has, at least 1 and fewer than all"
+        )
+    maps = self_attention(recording, layers, size)
+    causal = all(attention.is_causal for _, attention in maps)
+    layout = _Layout(tokenizer, ids, prompt, how, text)
+    first = _first_token(maps[0][1], batch) if causal else None
+    groups, found, apart = layout.grouped(first)
+    readers = layout.readers(groups, len(found), maps[0][1], batch)
+
+    norms: list[Any] | None = [attention.value_norms() for _, attention in maps]
+    note = "weights times the length of the value vectors after the output projection"
+    assert norms is not None
+    if raw:
+        norms, note = None, "plain attention weights, as asked for"
+    elif any(norm is None for norm in norms):
+        lacking = next(m for (_, m), norm in zip(maps, norms, strict=True) if norm is None)
+        norms, note = None, f"plain attention weights: {lacking.value_note}"
+    columns = len(found) + len(apart)
+    measured = _measure(maps, norms, groups, columns, readers, batch, progress)
+    return Segments(
+        model=recording.model_name,
+        text=layout.text,
+        tokens=size,
+        layers=tuple(layer for layer, _ in maps),
+        causal=causal,
+        measure="raw" if norms is None else "share",
+        note=note,
+        segments=found,
+        apart=apart,
+        answered=prompt < size,
+        share=measured.share,
+        raw=measured.raw,
+        even=measured.even,
+    )
+
+
+def segment_tables(
+    recording: Recording,
+    bounds: Sequence[int],
+    *,
+    layers: int | Iterable[int] | None = None,
+    heads: Iterable[int] | None = None,
+    norm_weighted: bool = False,
+    batch: int = 0,
+) -> Tables:
+    """How much each passage reads of each, by the passages' bounds in tokens.
+
+    Args:
+        recording: with self-attention maps (B, H, T, T).
+        bounds: where the passages start and end, both ends included: ``[0, 120, 800]`` are the
+            two passages 0…119 and 120…799, S = 2.
+        layers: which layers, from 0; all of them by default.
+        heads: which heads of each layer, from 0; all of them by default.
+        norm_weighted: shares of w_ij · ‖v_j W_O^(h)‖ over all heads and keys instead of weights;
+            tables of heads then add up to that of their layer.
+        batch: which text of the batch.
+
+    Returns:
+        `Tables` with C = S: entry (s, t) is what passage s reads of passage t, the mean over its
+        tokens (padded ones left out). 0 where no token stands in s.
+
+    Raises:
+        ValueError: bounds, layers or heads outside the recording; norm-weighted where the output
+            projection is unknown.
+    """
+    size = _text_size(recording)
+    maps = self_attention(recording, layers, size)
+    edges = _edges(bounds, size)
+    count = len(edges) - 1
+    groups = np.full(size, count)  # one more group for all that is in no passage
+    for number, (low, high) in enumerate(pairwise(edges)):
+        groups[low:high] = number
+    real = _real(maps[0][1], batch)
+    readers = [np.flatnonzero((groups == number) & real) for number in range(count)]
+    norms: list[Any] | None = None
+    if norm_weighted:
+        norms = [attention.value_norms() for _, attention in maps]
+        for (_, attention), norm in zip(maps, norms, strict=True):
+            if norm is None:
+                raise ValueError(f"{attention.name} has no norm-weighted: {attention.value_note}")
+    measured = _measure(maps, norms, groups, count + 1, readers, batch, None)
+    chosen = None if heads is None else list(heads)
+    for _, attention in maps:
+        wrong = [head for head in chosen or () if not 0 <= head < attention.shape[1]]
+        if wrong:
+            raise ValueError(
+                f"there is no head {wrong[0]}: {attention.name} has 0 to {attention.shape[1] - 1}"
+            )
+    tables = measured.share if norm_weighted else measured.raw
+    picked = slice(None) if chosen is None else chosen
+    return dataclasses.replace(
+        tables, heads=tuple(table[picked][..., :count] for table in tables.heads)
+    )
+
+
+# -- which token is in which passage ---------------------------------------------------------
+
+
+class _Layout:
+    """The passages of a text and its tokens, those of the answer last."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, ids: list[int], prompt: int, how: Any, text: str | None
+    ) -> None:
+        self.size, self.prompt = len(ids), prompt
+        before = ids[:prompt]
+        if text is None and isinstance(how, str):
+            text = _marked_text(tokenizer, before)
+        self.text, spans = tokenizer.located(before, text)
+        stream = tokenizer.stream(before)  # without the bytes of a character that isn't finished
+        answer = "".join(map(stream.push, ids[prompt:])) + stream.finish()
+        special = tokenizer.special_ids
+        self.special = np.array(
+            [special for _, _, special in spans] + [id in special for id in ids[prompt:]]
+        )
+        if _are_bounds(how):
+            edges = _edges(how, prompt)
+            places = list(pairwise(edges))
+            self.places = [range(low, high) for low, high in places]
+            self.texts = [self.text[_span(spans[low:high])] for low, high in places]
+            self.names = [f"tokens {low}–{high - 1}" for low, high in places]
+        else:
+            passages = _passages(how, self.text)
+            self.places = _places(passages, spans, self.text)
+            self.texts = [self.text[passage.start : passage.end] for passage in passages]
+            self.names = [passage.name for passage in passages]
+        if prompt < self.size:
+            self.text += answer
+            self.places.append(range(prompt, self.size))
+            self.texts.append(answer.strip())
+            self.names.append(ANSWER)
+        if len(self.names) > MOST_SEGMENTS:
+            raise ValueError(
+                f"the text has {len(self.names):,} segments, at most {MOST_SEGMENTS} can be shown; "
+                "try paragraphs, or name the passages that matter"
+            )
+
+    def grouped(self, first: int | None) -> tuple[Numbers, tuple[Segment, ...], tuple[Apart, ...]]:
+        """The group of each token, the passages, and what stands apart."""
+        groups = np.full(self.size, -1)
+        for number, place in enumerate(self.places):
+            groups[place.start : place.stop] = number
+        apart: list[Apart] = []
+
+        def set_apart(kind: Literal["first", "special", "between"], where: Numbers) -> None:
+            if where.any():
+                groups[where] = len(self.places) + len(apart)
+                apart.append(Apart(kind, int(where.sum())))
+
+        is_first = np.arange(self.size) == (-1 if first is None else first)
+        between = (groups < 0) & ~self.special & ~is_first
+        set_apart("first", is_first)
+        set_apart("special", self.special & ~is_first)
+        set_apart("between", between)
+        found = tuple(
+            Segment(name, text, (place.start, place.stop), int((groups == number).sum()))
+            for number, (name, text, place) in enumerate(
+                zip(self.names, self.texts, self.places, strict=True)
+            )
+        )
+        return groups, found, tuple(apart)
+
+    def readers(
+        self, groups: Numbers, count: int, attention: AttentionMap, batch: int
+    ) -> list[Numbers]:
+        """The positions that read for each passage; those of the answer wrote it."""
+        real = _real(attention, batch)
+        found = [np.flatnonzero((groups == number) & real) for number in range(count)]
+        if self.prompt < self.size:
+            found[-1] = found[-1] - 1
+        return found
+
+
+def _marked_text(tokenizer: Tokenizer, ids: list[int]) -> str | None:
+    """The text with its special tokens, if these mark the turns of a chat."""
+    text = tokenizer.decode(ids, special=True)
+    if not turns(text):
+        return None
+    try:
+        tokenizer.located(ids, text)
+    except ValueError:
+        return None
+    return text
+
+
+def _passages(how: Any, text: str) -> list[Passage]:
+    if isinstance(how, str):
+        return cut(text, how)
+    return how.passages(text) if isinstance(how, Beginnings) else read_passages(how, text)
+
+
+def _places(
+    passages: Sequence[Passage], spans: Sequence[tuple[int, int, bool]], text: str
+) -> list[range]:
+    """The tokens of each passage: those whose first visible character stands in it."""
+    owner = np.full(len(text) + 1, -1)
+    for number, passage in enumerate(passages):
+        owner[passage.start : passage.end] = number
+    tokens = np.full(len(spans), -1)
+    for token, (start, end, special) in enumerate(spans):
+        if not special:
+            seen = (place for place in range(start, end) if is_visible(text[place]))
+            tokens[token] = owner[next(seen, start)]
+    places = []
+    after = 0
+    for number in range(len(passages)):
+        inside = np.flatnonzero(tokens == number)
+        place = range(inside[0], inside[-1] + 1) if len(inside) else range(after, after)
+        places.append(place)
+        after = place.stop
+    return places
+
+
+def _span(spans: Sequence[tuple[int, int, bool]]) -> slice:
+    return slice(min(start for start, _, _ in spans), max(end for _, end, _ in spans))
+
+
+def _are_bounds(how: Any) -> bool:
+    return (
+        isinstance(how, Sequence)
+        and not isinstance(how, str)
+        and len(how) > 0
+        and all(isinstance(bound, (int, np.integer)) for bound in how)
+    )
+
+
+def _edges(bounds: Sequence[int], size: int) -> list[int]:
+    edges = [int(bound) for bound in bounds]
+    rising = all(low < high for low, high in pairwise(edges))
+    if len(edges) < 2 or not rising or edges[0] < 0 or edges[-1] > size:
+        raise ValueError(
+            f"segments({list(bounds)}): bounds rise from 0 or more to at most {size}, the number "
+            f"of tokens, both ends included, such as [0, {size // 2}, {size}]"
+        )
+    return edges
+
+
+def _text_size(recording: Recording) -> int:
+    """How many tokens the text has that the model read by self-attention."""
+    for attention in recording:
+        if attention.shape[2] == attention.shape[3]:
+            return attention.shape[3]
+    raise ValueError("the recording has no self-attention map, in which passages could read others")
+
+
+def _real(attention: AttentionMap, batch: int) -> Numbers:
+    """Which positions are no padding, boolean (T,)."""
+    real = real_queries(attention.call)
+    if real is None:
+        return np.ones(attention.shape[2], bool)
+    return _numpy(real[batch]) > 0
+
+
+def _first_token(attention: AttentionMap, batch: int) -> int:
+    return int(np.argmax(_real(attention, batch)))
+
+
+# -- measuring -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Measured:
+    share: Tables
+    raw: Tables
+    even: Numbers
+
+
+def _measure(
+    maps: Sequence[tuple[int, AttentionMap]],
+    norms: Sequence[Any] | None,
+    groups: Numbers,
+    columns: int,
+    readers: Sequence[Numbers],
+    batch: int,
+    progress: Progress | None,
+) -> _Measured:
+    """One pass over each layer; rows averaged over each reader."""
+    raws, shares = [], []
+    even = np.zeros((len(readers), columns))
+    known: list[tuple[Any, Numbers]] = []  # what even readers read, by mask
+
+    def averaged(rows: Numbers) -> Numbers:  # (…, T, C) → (…, S, C)
+        zero = np.zeros((*rows.shape[:-2], columns))
+        means = [rows[..., own, :].mean(-2) if len(own) else zero for own in readers]
+        return np.stack(means, axis=-2)
+
+    for number, (_, attention) in enumerate(maps):
+        call = attention.call
+        norm = None if norms is None else norms[number][batch]
+        masses = group_masses(call, groups, columns, norm, batch)
+        raw = _numpy(masses.raw)
+        raws.append(averaged(raw).astype(np.float32))
+        if masses.brought is not None:
+            brought = _numpy(masses.brought)
+            total = brought.sum(axis=(0, 2), dtype=np.float64)[:, None]
+            brought /= np.where(total > 0, total, 1.0)
+            shares.append(averaged(brought).astype(np.float32))
+        evenly = next((rows for mask, rows in known if _same(mask, call.mask)), None)
+        if evenly is None:
+            evenly = averaged(visible_shares(call, groups, columns, batch))
+            known.append((call.mask, evenly))
+        even += evenly / len(maps)
+        if progress is not None:
+            progress(number + 1, len(maps))
+    layers = tuple(layer for layer, _ in maps)
+    plain = Tables(layers, tuple(raws), added=False)
+    return _Measured(Tables(layers, tuple(shares), True) if shares else plain, plain, even)
+
+
+def _same(mask: Any, other: Any) -> bool:
+    """The same rule; those that hold arrays are compared by identity."""
+    return mask is other or (type(mask) is type(other) and bool(mask == other))
+
+
+def _numpy(array: Any) -> Numbers:
+    on_host = array.cpu() if hasattr(array, "cpu") else array
+    return np.asarray(on_host)

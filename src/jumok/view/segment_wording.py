@@ -1,0 +1,176 @@
+"""What every view of `Segments` says: who reads, what it read most, and what the number means."""
+
+from collections.abc import Sequence
+
+from jumok.lens.segments import Part, Segments
+from jumok.tokens import printable, shortened
+from jumok.view.wording import SMALL_LEAD, layers_named, percent
+
+MOST_PARTS = 12  # bars and rows of a list
+MOST_SIGNS = 400  # of the answer
+APART = {
+    "first": ("the first token (the sink)", "first"),
+    "special": ("special tokens", "special"),
+    "between": ("between the segments", "between"),
+}
+
+
+def reader_name(data: Segments, reader: int = -1) -> str:
+    """``the answer``, or ``6 “Can I return…”``."""
+    place = reader % len(data.segments)
+    if data.answered and place == len(data.segments) - 1:
+        return "the answer"
+    return part_name(data.segments[place].name, place)
+
+
+def part_name(name: str, position: int | None) -> str:
+    """A passage as it may stand in a sentence: its number and its name."""
+    if position is None:
+        return APART[name][0]
+    name = cut_name(name)
+    return f"{position + 1} “{name}”" if name else str(position + 1)
+
+
+def cut_name(name: str, most: int = 40) -> str:
+    """A name in one line, without what steers a terminal, and not too long."""
+    name = printable(" ".join(name.split()))
+    return name if len(name) <= most else name[: most - 1].rstrip() + "…"
+
+
+def row_name(part: Part) -> str:
+    """A passage as it stands in a list."""
+    if part.position is None:
+        return APART[part.name][0]
+    itself = " (itself)" if part.kind == "itself" else ""
+    return f"{part.position + 1}  {cut_name(part.name)}{itself}"
+
+
+def column_heads(data: Segments) -> list[str]:
+    """Numbers of the passages, and a word for what stands apart."""
+    return [*(str(number + 1) for number in range(len(data.segments))),
+            *(APART[apart.kind][1] for apart in data.apart)]  # fmt: skip
+
+
+def title(data: Segments) -> str:
+    """The question that the data answers."""
+    return f"Which passage did {reader_name(data)} read?"
+
+
+def read_by(data: Segments) -> str:
+    """Who read, how much and which layers were averaged."""
+    name = printable(data.model) or "the model"
+    return f"{name}, {data.tokens:,} tokens, {layers_named(data.layers)}"
+
+
+def answer(data: Segments) -> str | None:
+    """What the model wrote, shortened; `None` where it wrote nothing."""
+    if not data.answered:
+        return None
+    text = " ".join(data.segments[-1].text.split())
+    return printable(shortened(text, MOST_SIGNS)) or "nothing but special tokens"
+
+
+def headline(data: Segments) -> list[str]:
+    """The answer in words: what the last passage read, and of that what most for its length."""
+    name = reader_name(data)
+    begin = name[0].upper() + name[1:]
+    parts = data.parts()
+    if not any(part.share for part in parts):
+        return [f"{begin} has no token that could read."]
+    ranked = data.ranked()
+    itself = next(part for part in parts if part.kind == "itself")
+    said = [f"{percent(part.share)} from {_of(part)}" for part in ranked[:3]]
+    if itself.even > 0:
+        said.append(f"{percent(itself.share)} from itself")
+    apart = [f"{part_name(part.name, None)} {percent(part.share)}"
+             for part in parts if part.kind in APART and part.even > 0]  # fmt: skip
+    lines = []
+    if said:
+        lines.append(f"{begin} took {_joined(said)}.")
+    else:
+        lines.append(f"{begin} saw no other passage.")
+    if apart:
+        lines.append(f"Apart: {', '.join(apart)}.")
+    lines += _for_their_length(ranked)
+    return lines
+
+
+def _of(part: Part) -> str:
+    return part_name(part.name, part.position)
+
+
+def _for_their_length(ranked: Sequence[Part]) -> list[str]:
+    """Of two passages or more: which is read most for its length, and whether the first leads."""
+    if len(ranked) < 2:
+        return []
+    lines = []
+    first, second = ranked[:2]
+    if first.share - second.share < SMALL_LEAD:
+        lines.append(
+            f"Between {_number(first)} and {_number(second)} lies less than a point: read them as "
+            "equal."
+        )
+    by_length = sorted(ranked, key=lambda part: -(part.times or 0.0))[:3]
+    said = _joined([f"{(part.position or 0) + 1} ({times(part)})" for part in by_length])
+    lines.append(f"For their length, most from {said}.")
+    return lines
+
+
+def _number(part: Part) -> str:
+    return f"segment {(part.position or 0) + 1}"
+
+
+def times(part: Part) -> str:
+    """How many times what an even reader would read: ``×2.3``."""
+    if part.times is None:
+        return ""
+    return f"×{part.times:.1f}" if part.times < 100 else f"×{part.times:,.0f}"
+
+
+def meaning(data: Segments) -> list[str]:
+    """What the numbers are, and what they are not."""
+    reader = "it wrote the answer with" if data.answered else "of the passage that reads"
+    if data.measure == "share":
+        number = (
+            "A share is how much of what attention brings to the reader comes from there: weight "
+            f"× length of the value it hands over, all heads, mean of the positions {reader} and "
+            f"of {layers_named(data.layers)}; all shares of a reader, those apart included, make "
+            "100 %."
+        )
+    else:
+        number = (
+            f"A number is the attention weight, mean of all heads, of the positions {reader} and "
+            f"of {layers_named(data.layers)} ({data.note}); all of a reader, those apart included, "
+            "make 100 %."
+        )
+    lines = [
+        number,
+        "× is the share over that of an even reader, who reads all tokens that it sees alike: a "
+        "long passage gets more by its length alone, × takes that out. What stands near the "
+        "reader is read more in every text.",
+        "It shows where the model looks, not what it could do without: leave a passage out and "
+        "ask again to know that.",
+    ]
+    kinds = {apart.kind for apart in data.apart}
+    if "first" in kinds:
+        lines.append(
+            "In a GPT the first token is a sink: heads with nothing to look for look there."
+        )
+    if "between" in kinds:
+        lines.append("Between the segments stand blank lines, and the marks of a chat.")
+    return lines
+
+
+def heads_named(data: Segments) -> list[str]:
+    """The heads by which the passage that is read most is read."""
+    ranked = data.ranked()
+    if not ranked or not ranked[0].heads or not ranked[0].heads[0].weight:
+        return []
+    found = ", ".join(
+        f"layer {head.layer} head {head.head} ({percent(head.weight)})" for head in ranked[0].heads
+    )
+    return [f"Heads that look most at {_of(ranked[0])}, counted from 0: {found}."]
+
+
+def _joined(said: Sequence[str]) -> str:
+    return said[0] if len(said) == 1 else ", ".join(said[:-1]) + f" and {said[-1]}"
