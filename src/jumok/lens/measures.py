@@ -10,7 +10,7 @@ H query heads, T tokens (Tq queries, Tk keys). Query i stands at key position ``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -20,7 +20,7 @@ from array_api_compat import array_namespace, device
 
 from jumok.lens.call import Array, AttentionCall
 from jumok.lens.tiles import HIDDEN, Tile, Tiles, log_normalizers
-from jumok.masks import Both, Dense, Mask, Padding, Steps
+from jumok.masks import Both, Dense, Mask, Padding, Spans, Steps
 
 __all__ = [
     "QUANTITIES",
@@ -91,8 +91,7 @@ def measure(
         return xp.zeros((batch, heads, *shape), dtype=xp.float32, device=place)
 
     entropy = zeros(queries) if "entropy" in quantities else None
-    distance = zeros(queries) if "distance" in quantities else None
-    received = zeros(keys) if "received" in quantities else None
+    distances = _Distances(call) if "distance" in quantities else None
     at_keys = {key: zeros(queries) for key in columns} if "columns" in quantities else {}
     diagonals = {o: zeros(queries) for o in offsets} if "diagonals" in quantities else {}
     for key in at_keys:
@@ -100,46 +99,47 @@ def measure(
             raise ValueError(f"there is no column {key} among {keys} keys")
     edges = _read_bounds(bounds, keys) if "segments" in quantities else []
     masses = zeros(queries, len(edges) - 1) if edges else None
-    real = real_queries(call) if received is not None or edges else None
+    real = real_queries(call) if "received" in quantities or edges else None
     shift = keys - queries
-    causal = call.mask is not None and call.mask.is_causal(queries, keys)
-    position = xp.arange(keys, dtype=xp.float32, device=place)
+    tiles = Tiles(call)
 
-    for tile in Tiles(call):
-        at, rows = (tile.batch, tile.heads), tile.rows
-        low, high = tile.columns.start, tile.columns.stop
-        logs = tile.logs
-        weights = xp.exp(logs, out=tile.spare)
-        for key, result in at_keys.items():
-            if low <= key % keys < high:
-                result[at][:, rows] = weights[:, :, key % keys - low]
-        for offset, result in diagonals.items():
-            _read_diagonal(weights, tile, shift + offset, result[at])
-        if entropy is not None:
-            xp.multiply(logs, weights, out=logs)
-            entropy[at][:, rows] -= xp.sum(logs, axis=-1)
-        # From here on `logs` is free space.
-        if distance is not None:
-            query = (
-                position[rows]
-                if shift == 0
-                else xp.astype(xp.arange(rows.start, rows.stop, device=place) + shift, xp.float32)
-            )
-            key_position = position[low:high]
-            _multiply_by_distance(xp, weights, query, key_position, causal, logs)
-            distance[at][:, rows] += xp.sum(logs, axis=-1)
-        for s, (start, stop) in enumerate(pairwise(edges)):
-            start, stop = max(start, low), min(stop, high)
-            if start < stop:
-                assert masses is not None
-                masses[at][:, rows, s] += xp.sum(weights[:, :, start - low : stop - low], axis=-1)
-        if received is not None:
-            if real is not None:
-                xp.multiply(weights, real[tile.batch, rows][:, None], out=weights)
-            received[at][:, low:high] += xp.sum(weights, axis=1)
+    def work(part: Iterator[Tile]) -> Array | None:
+        """Fill in the rows of some tiles; what their keys received is returned."""
+        received = zeros(keys) if "received" in quantities else None
+        for tile in part:
+            at = (tile.batch, tile.heads, tile.rows)
+            low, high = tile.columns.start, tile.columns.stop
+            logs = tile.logs
+            weights = tiles.exp(logs, out=tile.spare)
+            for key, result in at_keys.items():
+                if low <= key % keys < high:
+                    result[at] = weights[:, :, key % keys - low]
+            for offset, result in diagonals.items():
+                _read_diagonal(weights, tile, shift + offset, result)
+            if entropy is not None:
+                xp.multiply(logs, weights, out=logs)
+                _add(entropy[at], xp.sum(logs, axis=-1))
+            # From here on `logs` is free space.
+            if distances is not None:
+                distances.add(weights, tile)
+            for s, (start, stop) in enumerate(pairwise(edges)):
+                start, stop = max(start, low), min(stop, high)
+                if start < stop:
+                    assert masses is not None
+                    inside = weights[:, :, start - low : stop - low]
+                    _add(masses[(*at, s)], xp.sum(inside, axis=-1))
+            if received is not None:
+                if real is not None:
+                    xp.multiply(weights, real[tile.batch, tile.rows][:, None], out=weights)
+                _add(received[tile.batch, tile.heads, tile.columns], xp.sum(weights, axis=1))
+        return received
+
+    received = _added(tiles.run(work))
+    if entropy is not None:
+        entropy *= -tiles.unit
     return Measures(
         entropy,
-        distance,
+        None if distances is None else distances.result(),
         received,
         at_keys if "columns" in quantities else None,
         diagonals if "diagonals" in quantities else None,
@@ -187,22 +187,27 @@ def top(call: AttentionCall, k: int) -> tuple[Array, Array]:
     weights = xp.zeros((batch, heads, queries, k), dtype=xp.float32, device=place)
     blocks = -(-keys // _BLOCK)
     rows = max(8, min(64, _STRIP // max(1, min(heads, 12) * keys) // 8 * 8))
-    for tile in Tiles(call, rows=rows, columns=blocks * _BLOCK, align=(1, _BLOCK)):
-        at = (tile.batch, tile.heads)
-        n_heads, n_rows, width = tile.logs.shape
-        logs = xp.reshape(tile.logs, (n_heads, n_rows, width // _BLOCK, _BLOCK))
-        maxima = xp.max(logs, axis=-1)
-        _, chosen = _largest(maxima, min(k, width // _BLOCK))
-        # Positions of all keys of the chosen blocks: (heads, rows, chosen · 64).
-        within = xp.arange(_BLOCK, dtype=xp.int64, device=place)
-        candidates = xp.reshape(chosen[..., None] * _BLOCK + within, (n_heads, n_rows, -1))
-        found = _take(tile.logs, candidates)
-        values, order = _largest(found, min(k, int(found.shape[-1])))
-        places = _take(candidates, order) + tile.columns.start
-        visible = values > HIDDEN / 2
-        count = int(values.shape[-1])
-        indices[at][:, tile.rows, :count] = xp.where(visible, places, -1)
-        weights[at][:, tile.rows, :count] = xp.where(visible, xp.exp(values), 0.0)
+    tiles = Tiles(call, rows=rows, columns=blocks * _BLOCK, align=(1, _BLOCK))
+
+    def work(part: Iterator[Tile]) -> None:
+        for tile in part:
+            at = (tile.batch, tile.heads)
+            n_heads, n_rows, width = tile.logs.shape
+            logs = xp.reshape(tile.logs, (n_heads, n_rows, width // _BLOCK, _BLOCK))
+            maxima = xp.max(logs, axis=-1)
+            _, chosen = _largest(maxima, min(k, width // _BLOCK))
+            # Positions of all keys of the chosen blocks: (heads, rows, chosen · 64).
+            within = xp.arange(_BLOCK, dtype=xp.int64, device=place)
+            candidates = xp.reshape(chosen[..., None] * _BLOCK + within, (n_heads, n_rows, -1))
+            found = _take(tile.logs, candidates)
+            values, order = _largest(found, min(k, int(found.shape[-1])))
+            places = _take(candidates, order) + tile.columns.start
+            visible = values > HIDDEN / 2
+            count = int(values.shape[-1])
+            indices[at][:, tile.rows, :count] = xp.where(visible, places, -1)
+            weights[at][:, tile.rows, :count] = xp.where(visible, tiles.exp(values), 0.0)
+
+    tiles.run(work)
     return indices, weights
 
 
@@ -238,24 +243,30 @@ def pooled(call: AttentionCall, size: int, how: str = "max") -> Array:
     # A tile holds whole cells, or lies inside one row or column of cells.
     align = (min(tall, 64), min(wide, 128 if isinstance(call.q, np.ndarray) else 512))
     rows = None if tall < 64 else 64
-    for tile in Tiles(call, rows=rows, align=align):
-        n_heads, n_rows, width = tile.logs.shape
-        high, broad = n_rows // align[0], width // align[1]
-        first, left = tile.rows.start // tall, tile.columns.start // wide
-        here = cells[
-            tile.batch, tile.heads, first : first + max(1, high), left : left + max(1, broad)
-        ]
-        split = (n_heads, high, align[0], width)
-        if how == "max":
-            strips = xp.max(xp.reshape(tile.logs, split), axis=2)
-            found = xp.max(xp.reshape(strips, (n_heads, high, broad, align[1])), axis=-1)
-            here[...] = xp.maximum(here, found)
-        else:
-            weights = xp.exp(tile.logs, out=tile.spare)
-            strips = xp.sum(xp.reshape(weights, split), axis=2)
-            here += xp.sum(xp.reshape(strips, (n_heads, high, broad, align[1])), axis=-1)
+    together = max(1, tall // 64) if rows else 1  # nobody else adds to the same cells
+    tiles = Tiles(call, rows=rows, align=align, together=together)
+
+    def work(part: Iterator[Tile]) -> None:
+        for tile in part:
+            n_heads, n_rows, width = tile.logs.shape
+            high, broad = n_rows // align[0], width // align[1]
+            first, left = tile.rows.start // tall, tile.columns.start // wide
+            here = cells[
+                tile.batch, tile.heads, first : first + max(1, high), left : left + max(1, broad)
+            ]
+            split = (n_heads, high, align[0], width)
+            if how == "max":
+                strips = xp.max(xp.reshape(tile.logs, split), axis=2)
+                found = xp.max(xp.reshape(strips, (n_heads, high, broad, align[1])), axis=-1)
+                here[...] = xp.maximum(here, found)
+            else:
+                weights = tiles.exp(tile.logs, out=tile.spare)
+                strips = xp.sum(xp.reshape(weights, split), axis=2)
+                here += xp.sum(xp.reshape(strips, (n_heads, high, broad, align[1])), axis=-1)
+
+    tiles.run(work)
     if how == "max":
-        return xp.exp(cells)
+        return tiles.exp(cells)
 
     def counts(total: int, step: int) -> Array:
         starts = range(0, total, step)
@@ -281,7 +292,7 @@ def real_queries(call: AttentionCall) -> Array | None:
     )
     if not one_sequence:
         return None
-    seen = _keys_that_are_seen(call.mask, xp)
+    seen = _keys_that_are_seen(call.mask, keys, xp)
     if call.bias is not None:
         bias = call.bias[(None,) * (4 - call.bias.ndim)]
         by_bias = xp.any(bias > xp.finfo(bias.dtype).min / 2, axis=-2)
@@ -293,19 +304,21 @@ def real_queries(call: AttentionCall) -> Array | None:
     return xp.astype(xp.broadcast_to(own, shape), xp.float32)
 
 
-def _keys_that_are_seen(mask: Mask | None, xp: Any) -> Array | None:
+def _keys_that_are_seen(mask: Mask | None, keys: int, xp: Any) -> Array | None:
     """Boolean (B, H, Tk), each full or 1; `None` for all. Bands let everybody see himself."""
     if isinstance(mask, Padding):
         return mask.visible[:, None, :]
     if isinstance(mask, Dense):
         return xp.any(mask.visible[(None,) * (4 - mask.visible.ndim)], axis=-2)
+    if isinstance(mask, Spans):
+        return mask.seen_keys(keys)[:, None, :]
     if isinstance(mask, Both):
-        parts = [_keys_that_are_seen(rule, xp) for rule in mask.rules]
+        parts = [_keys_that_are_seen(rule, keys, xp) for rule in mask.rules]
         known = [part for part in parts if part is not None]
         return _all_of(known) if known else None
     if isinstance(mask, Steps):
         # The last call knows every key.
-        return _keys_that_are_seen(mask.parts[-1][0], xp)
+        return _keys_that_are_seen(mask.parts[-1][0], keys, xp)
     return None
 
 
@@ -317,22 +330,74 @@ def _all_of(parts: list[Array]) -> Array:
 
 
 def _read_diagonal(weights: Array, tile: Tile, offset: int, result: Array) -> None:
-    """Copy what a tile has of the keys ``row + offset`` into (heads, Tq)."""
+    """Copy what a tile has of the keys ``row + offset`` into (B, H, Tq)."""
     start = max(tile.rows.start, tile.columns.start - offset)
     stop = min(tile.rows.stop, tile.columns.stop - offset)
     if start < stop:
         place = tile.rows.start + offset - tile.columns.start
         found = weights.diagonal(place, 1, 2)
         skipped = start - max(tile.rows.start, tile.columns.start - offset)
-        result[:, start:stop] = found[:, skipped : skipped + stop - start]
+        result[tile.batch, tile.heads, start:stop] = found[:, skipped : skipped + stop - start]
 
 
-def _multiply_by_distance(
-    xp: Any, weights: Array, query: Array, key: Array, causal: bool, out: Array
-) -> None:
-    """``out = weights · |query − key|``, positions (rows,) and (columns,)."""
-    between = query[:, None] - key
-    xp.multiply(weights, between if causal else xp.abs(between), out=out)
+class _Distances:
+    """``Σ_j w_ij |p_i − j|`` of every row, added up tile by tile.
+
+    Where all keys lie on one side of the rows that is ``±(p_i Σ_j w_ij − Σ_j w_ij j)``: a sum and
+    a product with a vector. Positions are counted from the first row of the tile, so that what is
+    subtracted is large only where the distance is.
+    """
+
+    def __init__(self, call: AttentionCall) -> None:
+        self._xp, place = array_namespace(call.q), device(call.q)
+        _, _, queries, keys = call.shape
+        self._shift = keys - queries
+        self._causal = call.mask is not None and call.mask.is_causal(queries, keys)
+        shape = call.shape[:3]
+        self._masses = self._xp.zeros(shape, dtype=self._xp.float32, device=place)
+        self._moments = self._xp.zeros(shape, dtype=self._xp.float32, device=place)
+        # Of each row, how far it lies from the first of its tile.
+        self._rows = self._xp.zeros((queries,), dtype=self._xp.float32, device=place)
+        self._zero = max(queries, keys)
+        self._numbers = self._xp.arange(
+            -self._zero, self._zero + 1, dtype=self._xp.float32, device=place
+        )
+
+    def _range(self, start: int, stop: int) -> Array:
+        return self._numbers[start + self._zero : stop + self._zero]
+
+    def add(self, weights: Array, tile: Tile) -> None:
+        """Take in one tile, whose logarithms are overwritten."""
+        xp, rows, columns = self._xp, tile.rows, tile.columns
+        at = (tile.batch, tile.heads, rows)
+        first, last = rows.start + self._shift, rows.stop - 1 + self._shift
+        own = self._range(0, rows.stop - rows.start)
+        self._rows[rows] = own
+        keys = self._range(columns.start - first, columns.stop - first)
+        moments = self._moments[at]
+        if self._causal or columns.stop - 1 <= first:
+            _add(self._masses[at], xp.sum(weights, axis=-1))
+            _add(moments, xp.matmul(weights, keys))
+        elif columns.start >= last:
+            _add(self._masses[at], -xp.sum(weights, axis=-1))
+            _add(moments, -xp.matmul(weights, keys))
+        else:
+            xp.multiply(weights, xp.abs(own[:, None] - keys), out=tile.logs)
+            _add(moments, -xp.sum(tile.logs, axis=-1))
+
+    def result(self) -> Array:
+        """float32 (B, H, Tq)."""
+        return self._rows * self._masses - self._moments
+
+
+def _add(array: Array, more: Array) -> None:
+    """In place; ``array[…] += more`` would also assign the sum to where it is already."""
+    array += more
+
+
+def _added(parts: list[Array | None]) -> Array | None:
+    known = [part for part in parts if part is not None]
+    return sum(known[1:], start=known[0]) if known else None
 
 
 def _cell(total: int, size: int, steps: Sequence[int]) -> int:
