@@ -33,6 +33,48 @@ _GPT2 = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+_DISTILBERT = {
+    "vocab_size": 67,
+    "dim": 32,
+    "hidden_dim": 48,
+    "n_layers": 3,
+    "n_heads": 4,
+    "max_position_embeddings": 64,
+}
+_MODERNBERT = {
+    **_SIZES,
+    "num_hidden_layers": 4,
+    "local_attention": 6,
+    "cls_token_id": 1,
+    "sep_token_id": 2,
+}
+_MARIAN = {
+    "vocab_size": 67,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 64,
+    "pad_token_id": 66,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 66,
+    "forced_eos_token_id": None,
+}
+_T5 = {
+    "vocab_size": 67,
+    "d_model": 32,
+    "d_kv": 6,
+    "d_ff": 48,
+    "num_layers": 3,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 20,
+    "decoder_start_token_id": 0,
+    "eos_token_id": 2,
+}
 
 
 def _rope(kind: str, **values: Any) -> dict[str, Any]:
@@ -78,12 +120,63 @@ PEERS: dict[str, tuple[str, dict[str, Any]]] = {
         "GPT2LMHeadModel",
         {**_GPT2, "n_inner": 40, "activation_function": "gelu", "tie_word_embeddings": False},
     ),
+    "gemma": (
+        "GemmaForCausalLM",
+        {**_GROUPED, "head_dim": 16, "num_key_value_heads": 1, "hidden_act": "gelu_pytorch_tanh"},
+    ),
+    "gemma-256": ("GemmaForCausalLM", {**_GROUPED, "num_hidden_layers": 1, "head_dim": 256}),
     "bert": ("BertModel", {**_SIZES, "bos_token_id": None, "eos_token_id": None}),
     "bert-tanh": ("BertModel", {**_SIZES, "hidden_act": "gelu_new", "type_vocab_size": 3}),
     "roberta": ("RobertaModel", {**_SIZES, "pad_token_id": 1, "type_vocab_size": 1}),
+    "distilbert": ("DistilBertModel", _DISTILBERT),
+    "modernbert": ("ModernBertModel", _MODERNBERT),
+    "modernbert-odd": (
+        "ModernBertModel",
+        {
+            **_MODERNBERT,
+            "local_attention": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 900.0, "factor": 2.0},
+                "sliding_attention": {"rope_type": "linear", "rope_theta": 70.0, "factor": 2.0},
+            },
+        },
+    ),
+    "bert-masked": ("BertForMaskedLM", {**_SIZES, "hidden_act": "relu"}),
+    "roberta-masked": (
+        "RobertaForMaskedLM",
+        {**_SIZES, "pad_token_id": 1, "type_vocab_size": 1},
+    ),
+    "distilbert-masked": ("DistilBertForMaskedLM", _DISTILBERT),
+    "modernbert-masked": ("ModernBertForMaskedLM", _MODERNBERT),
+    "marian": ("MarianMTModel", _MARIAN),
+    "marian-scaled": (
+        "MarianMTModel",
+        {
+            **_MARIAN,
+            "scale_embedding": True,
+            "activation_function": "swish",
+            "encoder_layers": 1,
+            "decoder_attention_heads": 2,
+            "decoder_ffn_dim": 40,
+        },
+    ),
+    "t5": ("T5ForConditionalGeneration", _T5),
+    "t5-gated": ("T5ForConditionalGeneration", {**_T5, "feed_forward_proj": "gated-gelu"}),
+    "t5-untied": (
+        "T5ForConditionalGeneration",
+        {
+            **_T5,
+            "feed_forward_proj": "gated-silu",
+            "tie_word_embeddings": False,
+            "num_decoder_layers": 2,
+        },
+    ),
 }
-DECODERS = [name for name in PEERS if "bert" not in name]
-ENCODERS = [name for name in PEERS if "bert" in name]
+MASKED = [name for name in PEERS if name.endswith("-masked")]
+ENCODERS = [name for name in PEERS if "bert" in name and name not in MASKED]
+ENCODER_DECODERS = [name for name in PEERS if name.startswith(("marian", "t5"))]
+DECODERS = [name for name in PEERS if name not in {*MASKED, *ENCODERS, *ENCODER_DECODERS}]
 
 
 @cache
@@ -95,10 +188,16 @@ def peer(name: str) -> Any:
     model = model_class(model_class.config_class(**settings))
     with torch.no_grad():
         for parameter in model.parameters():
+            if not parameter.requires_grad:  # sines and cosines
+                continue
             if parameter.ndim > 1:
                 parameter.normal_(0, 0.18)
             else:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+        if hasattr(model, "final_logits_bias"):
+            model.final_logits_bias.normal_()
+        if name == "t5-untied":  # where transformers ties again what the settings say is not
+            model.lm_head.weight = torch.nn.Parameter(torch.randn(67, 32) * 0.18)
     return model.eval()
 
 
@@ -113,7 +212,13 @@ def peer_folder(name: str, root: Path) -> Path:
 def reopened(name: str, folder: Path) -> Any:
     """What transformers reads from a folder of ours, with nothing missing or left over."""
     kind, _ = PEERS[name]
-    automatic = "AutoModel" if "bert" in name else "AutoModelForCausalLM"
+    automatic = "AutoModelForCausalLM"
+    if name in ENCODERS:
+        automatic = "AutoModel"
+    elif name in MASKED:
+        automatic = "AutoModelForMaskedLM"
+    elif name in ENCODER_DECODERS:
+        automatic = "AutoModelForSeq2SeqLM"
     model, report = getattr(transformers, automatic).from_pretrained(
         folder, output_loading_info=True
     )

@@ -13,7 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.model.peers import (
     DECODERS,
+    ENCODER_DECODERS,
     ENCODERS,
+    MASKED,
     PEERS,
     answer,
     peer,
@@ -25,6 +27,7 @@ from tests.model.peers import (
 from jumok.model import checkpoints
 from jumok.model.checkpoints import read_folder, write_folder
 from jumok.model.config import Config, Learned, Rotary
+from jumok.model.encoder_decoder import EncoderDecoder
 from jumok.model.transformer import Decoder, Encoder
 from jumok.model.weight_files import open_safetensors
 
@@ -60,7 +63,7 @@ def retensored(
     return target
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", DECODERS + ENCODERS)
 def test_loads_and_matches(name: str, root: Path) -> None:
     model = read_folder(peer_folder(name, root))
     ids = random_ids(2, 40)
@@ -70,7 +73,7 @@ def test_loads_and_matches(name: str, root: Path) -> None:
     assert not model.training
 
 
-@pytest.mark.parametrize("name", PEERS)
+@pytest.mark.parametrize("name", DECODERS + ENCODERS)
 def test_written_folder_is_read_by_transformers(name: str, root: Path, tmp_path: Path) -> None:
     model = read_folder(peer_folder(name, root))
     write_folder(model, tmp_path)
@@ -111,13 +114,95 @@ def test_padded_batches_of_encoders(name: str, root: Path) -> None:
     mask[1, 5:] = 0
     ids[1, 5:] = model.config.pad_id
     found = model(ids, mask)
-    torch.testing.assert_close(found, answer(peer(name), ids, mask), **TOLERANCE)
+    expected = answer(peer(name), ids, mask)
+    torch.testing.assert_close(found[mask == 1], expected[mask == 1], **TOLERANCE)
     torch.testing.assert_close(found[1:, :5], model(ids[1:, :5]), **TOLERANCE)
     left, left_mask = ids[1:].roll(4, 1), mask[1:].roll(4, 1)
     torch.testing.assert_close(model(left, left_mask)[:, 4:], found[1:, :5], **TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", MASKED)
+def test_masked_tokens_are_guessed_alike(name: str, root: Path, tmp_path: Path) -> None:
+    model = read_folder(peer_folder(name, root))
+    assert isinstance(model, Encoder)
+    ids = random_ids(2, 20)
+    mask = torch.ones_like(ids)
+    mask[1, 15:] = 0
+    logits = model.logits(model(ids, mask))
+    expected = answer(peer(name), ids, mask)
+    assert expected.std() > 0.3
+    torch.testing.assert_close(logits[mask == 1], expected[mask == 1], **TOLERANCE)
+    write_folder(model, tmp_path)
+    again = answer(reopened(name, tmp_path), ids, mask)
+    torch.testing.assert_close(again, expected, **TOLERANCE)
+    assert read_folder(tmp_path).config == model.config
+
+
+def test_a_head_that_is_not_there_is_named(root: Path) -> None:
+    model = read_folder(peer_folder("bert", root))
+    assert isinstance(model, Encoder)
+    with pytest.raises(ValueError, match="masked_head is False"):
+        model.logits(model(random_ids(1, 3)))
+
+
+def test_a_head_with_embeddings_of_its_own_is_refused(root: Path, tmp_path: Path) -> None:
+    folder = retensored(
+        root,
+        tmp_path,
+        "bert-masked",
+        lambda t: {**t, "cls.predictions.decoder.weight": torch.ones(67, 32)},
+    )
+    with pytest.raises(ValueError, match=r"decoder\.weight' differs from .*word_embeddings"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_encoder_decoders_match(name: str, root: Path, tmp_path: Path) -> None:
+    model = read_folder(peer_folder(name, root))
+    assert isinstance(model, EncoderDecoder)
+    assert model.config.tied_head == (name != "t5-untied")
+    source, target = random_ids(2, 30), random_ids(2, 25, seed=1)
+    mask = torch.ones_like(source)
+    mask[1, 20:] = 0
+    with torch.no_grad():
+        found = model(source, target, mask)
+        kept = {"attention_mask": mask, "decoder_input_ids": target}
+        expected = peer(name)(input_ids=source, **kept).logits
+        assert expected.std() > 0.15
+        torch.testing.assert_close(found, expected, **TOLERANCE)
+        write_folder(model, tmp_path)
+        again = reopened(name, tmp_path)(input_ids=source, **kept).logits
+        torch.testing.assert_close(again, expected, **TOLERANCE)
+    assert read_folder(tmp_path).config == model.config
+
+
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_tables_that_are_stored_more_than_once(name: str, root: Path, tmp_path: Path) -> None:
+    def doubled(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        prefix = "model." if name.startswith("marian") else ""
+        table = tensors[f"{prefix}shared.weight"]
+        for side in ("encoder", "decoder"):
+            tensors[f"{prefix}{side}.embed_tokens.weight"] = table.clone()
+        if prefix:  # as older files have them
+            tensors["model.encoder.embed_positions.weight"] = torch.zeros(64, 32)
+        return tensors
+
+    model = read_folder(peer_folder(name, root))
+    ids = random_ids(1, 9)
+    folder = retensored(root, tmp_path, name, doubled)
+    assert torch.equal(read_folder(folder)(ids, ids), model(ids, ids))
+
+
+def test_ids_of_generation_settings(root: Path, tmp_path: Path) -> None:
+    folder = changed(root, tmp_path, "marian")
+    values = {"bad_words_ids": [[66], [3, 4]], "suppress_tokens": [5], "eos_token_id": 7}
+    values["decoder_start_token_id"] = 9
+    (folder / "generation_config.json").write_text(json.dumps(values))
+    config = read_folder(folder).config
+    assert (config.suppressed_ids, config.eos_ids, config.bos_id) == ((66, 5), (7,), 9)
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-tanh", "roberta"])
 def test_token_types_and_pooler(name: str, root: Path) -> None:
     model = read_folder(peer_folder(name, root))
     assert isinstance(model, Encoder)
@@ -444,8 +529,13 @@ def test_damaged_list_of_shards_is_named(index: str, tmp_path: Path) -> None:
 
 def test_every_family_survives_its_own_settings(root: Path) -> None:
     for name in PEERS:
-        model = read_folder(peer_folder(name, root))
+        config = (model := read_folder(peer_folder(name, root))).config
         family = checkpoints._family_for(model)
-        assert family.expresses(model.config)
-        assert not family.expresses(replace(model.config, positions=None))
+        assert family.expresses(config)
+        other = (
+            replace(config, positions=None)
+            if isinstance(config, Config)
+            else replace(config, decoder=replace(config.decoder, positions=None))
+        )
+        assert not family.expresses(other)
     assert Learned() != Learned(0)

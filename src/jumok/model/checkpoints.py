@@ -22,7 +22,7 @@ from torch import Tensor
 
 from jumok.model.config import Config, EncoderDecoderConfig
 from jumok.model.encoder_decoder import EncoderDecoder
-from jumok.model.families import FAMILIES, Family, Model, Piece, Settings
+from jumok.model.families import FAMILIES, Family, Model, NotSupportedError, Piece, Settings
 from jumok.model.families.family import suppressed_ids
 from jumok.model.transformer import Decoder, Encoder
 from jumok.model.weight_files import open_safetensors, read_json, replace_file, weight_files
@@ -57,7 +57,7 @@ def read_folder(
     settings = Settings(read_json(path), str(path))
     kind = settings.need("model_type")
     if kind not in FAMILIES:
-        raise ValueError(
+        raise NotSupportedError(
             f"{path}: model_type = {kind!r} is not supported (only {', '.join(FAMILIES)})"
         )
     family = FAMILIES[kind]

@@ -1,5 +1,6 @@
 """Text, token by token: greedy or sampled, whole or as a stream.
 
+A `Decoder` goes on with its prompt; an `EncoderDecoder` reads it and writes a text of its own.
 Each step the logits of the last token go through `Sampler`, the chosen token is fed back, and
 the cache of keys and values makes that one row of work.
 
@@ -9,16 +10,23 @@ B batch, T tokens, V vocab_size.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
+from jumok.model.added_text import AddedText, read_strings
+from jumok.model.config import Learned
+from jumok.model.encoder_decoder import EncoderDecoder
+from jumok.model.foreign import ForeignDecoder, ForeignEncoderDecoder
+from jumok.model.sampling import Sampler
 from jumok.model.transformer import Decoder
-from jumok.tokens import Tokenizer, as_tokenizer
+from jumok.tokens import as_tokenizer
 
 __all__ = ["Sampler", "generate", "stream", "stream_text"]
+
+Translator = EncoderDecoder | ForeignEncoderDecoder
+Writer = Decoder | ForeignDecoder | Translator
 
 Stop = Literal["eos"] | int | Sequence[int] | None
 Prompts = Tensor | Sequence[int] | Sequence[Sequence[int]]
@@ -37,89 +45,8 @@ class Options(TypedDict, total=False):
     seed: int | torch.Generator | None
 
 
-@dataclass(frozen=True)
-class Sampler:
-    """How the next token is chosen from its logits.
-
-    In this order: repeated tokens are made less likely; logits are divided by the temperature;
-    all but the ``top_k`` most likely tokens are dropped; then all but the fewest whose
-    probabilities sum to ``top_p``; then those less likely than ``min_p`` times the likeliest;
-    one of the rest is drawn.
-
-    Args:
-        temperature: 0 takes the most likely token (argmax).
-        top_k: how many tokens to keep, clamped to the vocabulary; `None` for all.
-        top_p: probability mass to keep, above 0 and at most 1 (Holtzman et al. 2020).
-        min_p: share of the highest probability, from 0 to 1 (Nguyen et al. 2024).
-        repetition_penalty: logits of tokens that are in the text are divided by it if positive
-            and multiplied if negative (Keskar et al. 2019); 1 for none.
-
-    Raises:
-        ValueError: a value outside these ranges.
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name, allowed, meaning in (
-            ("temperature", self.temperature >= 0, "0 for the likeliest token, or above"),
-            ("top_k", self.top_k is None or self.top_k >= 1, "at least 1, or None"),
-            ("top_p", self.top_p is None or 0 < self.top_p <= 1, "above 0 and at most 1, or None"),
-            ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "from 0 to 1, or None"),
-            ("repetition_penalty", self.repetition_penalty > 0, "above 0; 1 for none"),
-        ):
-            if not allowed:
-                raise ValueError(f"{name}={getattr(self, name)}: {meaning}")
-
-    def __call__(
-        self, logits: Tensor, seen: Tensor, generator: torch.Generator | None = None
-    ) -> Tensor:
-        """The next token of each text.
-
-        Args:
-            logits: (B, V)
-            seen: (B, T) the tokens so far.
-            generator: random numbers; `None` for torch's own.
-
-        Returns:
-            (B,) token ids.
-        """
-        if self.temperature == 0:
-            return self._penalised(logits, seen).argmax(dim=-1)
-        return torch.multinomial(self.shares(logits, seen), 1, generator=generator)[:, 0]
-
-    def shares(self, logits: Tensor, seen: Tensor) -> Tensor:
-        """The probabilities (B, V) to draw from, up to a factor; arguments as in a call."""
-        logits = self._penalised(logits, seen).float() / self.temperature
-        if self.top_k is not None and self.top_k < logits.shape[-1]:
-            lowest = logits.topk(self.top_k, dim=-1).values[:, -1:]
-            logits = logits.masked_fill(logits < lowest, -torch.inf)
-        if self.top_p is not None and self.top_p < 1:
-            ordered, order = logits.sort(dim=-1, descending=True)
-            shares = ordered.softmax(dim=-1)
-            # A token stays while those before it have not reached top_p: the first always stays.
-            dropped = shares.cumsum(dim=-1) - shares >= self.top_p
-            logits = logits.masked_fill(dropped.scatter(1, order, dropped), -torch.inf)
-        shares = logits.softmax(dim=-1)
-        if self.min_p:
-            lowest = self.min_p * shares.amax(dim=-1, keepdim=True)
-            shares = shares.masked_fill(shares < lowest, 0.0)
-        return shares
-
-    def _penalised(self, logits: Tensor, seen: Tensor) -> Tensor:
-        if self.repetition_penalty == 1.0:
-            return logits
-        found = logits.gather(1, seen)
-        penalty = self.repetition_penalty
-        return logits.scatter(1, seen, torch.where(found > 0, found / penalty, found * penalty))
-
-
 def generate(
-    model: Decoder,
+    model: Writer,
     ids: Prompts,
     max_new_tokens: int = 64,
     temperature: float = 1.0,
@@ -134,10 +61,10 @@ def generate(
     mask: Tensor | None = None,
     seed: int | torch.Generator | None = None,
 ) -> Tensor:
-    """Continue each text of a batch.
+    """Continue each text of a batch, or translate it.
 
     Args:
-        model: a `Decoder`.
+        model: a `Decoder`, or an `EncoderDecoder`, for which the prompts are sources.
         ids: (B, T) token ids of the prompts, or the ids of one prompt.
         max_new_tokens: how many tokens to add at most.
         temperature: 0 takes the most likely token at every step; see `Sampler`.
@@ -155,7 +82,8 @@ def generate(
 
     Returns:
         (B, T + new): the prompts as they were given, then the new tokens, the one that ended a
-        text included. Where one text ended before others it is filled with
+        text included; of an `EncoderDecoder` (B, 1 + new): the targets with their first id.
+        Where one text ended before others it is filled with
         ``model.config.pad_id`` (or its end-of-text id).
 
     Raises:
@@ -181,11 +109,11 @@ def generate(
         mask=mask,
         seed=seed,
     )
-    return torch.cat([ids, *(tokens[:, None] for tokens in steps)], dim=1)
+    return torch.cat([_first_ids(model, ids), *(tokens[:, None] for tokens in steps)], dim=1)
 
 
 def stream(
-    model: Decoder,
+    model: Writer,
     ids: Prompts,
     max_new_tokens: int = 64,
     temperature: float = 1.0,
@@ -195,17 +123,17 @@ def stream(
 ) -> Iterator[Tensor]:
     """As `generate`, but give the new tokens (B,) of each step as soon as they are chosen."""
     ids, mask = _read_prompts(ids, options.get("mask"), model)
-    strings = _strings(options.get("stop_strings", ()))
-    texts: list[_Text] = []
+    strings = read_strings(options.get("stop_strings", ()))
+    texts: list[AddedText] = []
     if strings:
         if tokenizer is None:
             raise ValueError(f"stop_strings={list(strings)} need a tokenizer: pass tokenizer=")
-        texts = [_Text(as_tokenizer(tokenizer), strings) for _ in ids]
+        texts = [AddedText(as_tokenizer(tokenizer), strings) for _ in ids]
     return _steps(model, ids, mask, max_new_tokens, _sampler(temperature, options), texts, options)
 
 
 def stream_text(
-    model: Decoder,
+    model: Writer,
     tokenizer: Any,
     prompt: str | Tensor | Sequence[int],
     max_new_tokens: int = 64,
@@ -218,7 +146,7 @@ def stream_text(
     Text from a stop string on is not given.
 
     Args:
-        model: a `Decoder`.
+        model: a `Decoder` or `EncoderDecoder`.
         tokenizer: ours or a transformers tokenizer.
         prompt: text, or its token ids (T,) or (1, T).
         max_new_tokens: how many tokens to add at most.
@@ -234,14 +162,14 @@ def stream_text(
     )
     if ids.shape[0] != 1:
         raise ValueError(f"stream_text takes one prompt; got a batch of {ids.shape[0]}")
-    text = _Text(tokenizer, _strings(options.get("stop_strings", ())))
+    text = AddedText(tokenizer, read_strings(options.get("stop_strings", ())))
     steps = _steps(
         model, ids, mask, max_new_tokens, _sampler(temperature, options), [text], options
     )
     return _pieces(steps, text)
 
 
-def _pieces(steps: Iterator[Tensor], text: _Text) -> Iterator[str]:
+def _pieces(steps: Iterator[Tensor], text: AddedText) -> Iterator[str]:
     for _ in steps:
         if piece := text.take():
             yield piece
@@ -249,57 +177,13 @@ def _pieces(steps: Iterator[Tensor], text: _Text) -> Iterator[str]:
         yield piece
 
 
-class _Text:
-    """The text of what is added to one prompt, and whether a stop string has appeared in it.
-
-    Text that may be the beginning of a stop string is kept back.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, strings: tuple[str, ...]) -> None:
-        self._decoder = tokenizer.stream()
-        self._strings = strings
-        self._text = ""  # not given out yet
-        self.stopped = False
-
-    def push(self, token: int) -> None:
-        self._add(self._decoder.push(token))
-
-    def take(self) -> str:
-        """Text that is certain by now."""
-        keep = 0
-        if not self.stopped:
-            for string in self._strings:
-                for length in range(min(len(string) - 1, len(self._text)), keep, -1):
-                    if self._text.endswith(string[:length]):
-                        keep = length
-                        break
-        cut = len(self._text) - keep
-        piece, self._text = self._text[:cut], self._text[cut:]
-        return piece
-
-    def finish(self) -> str:
-        """The rest, without bytes that never became a character."""
-        if not self.stopped:
-            self._add(self._decoder.finish().rstrip("�"))
-        piece, self._text = self._text, ""
-        return piece
-
-    def _add(self, piece: str) -> None:
-        if self.stopped:
-            return
-        self._text += piece
-        found = [self._text.find(string) for string in self._strings if string in self._text]
-        if found:
-            self._text, self.stopped = self._text[: min(found)], True
-
-
 def _steps(
-    model: Decoder,
+    model: Writer,
     ids: Tensor,
     mask: Tensor | None,
     max_new_tokens: int,
     sampler: Sampler,
-    texts: Sequence[_Text],
+    texts: Sequence[AddedText],
     options: Options,
 ) -> Iterator[Tensor]:
     """Check everything now; the work is done when the iterator is asked for more."""
@@ -311,49 +195,120 @@ def _steps(
     generator = seed if isinstance(seed, torch.Generator) else None
     if isinstance(seed, int):
         generator = torch.Generator(device=ids.device).manual_seed(seed)
-    if mask is not None:  # real tokens to the right, in their order
-        order = mask.to(torch.uint8).argsort(dim=1, stable=True)
-        ids, mask = ids.gather(1, order), mask.gather(1, order)
     return _run(model, ids, mask, max_new_tokens, sampler, stop_ids, texts, generator)
 
 
 def _run(
-    model: Decoder,
+    model: Writer,
     ids: Tensor,
     mask: Tensor | None,
     max_new_tokens: int,
     sampler: Sampler,
     stop_ids: Tensor | None,
-    texts: Sequence[_Text],
+    texts: Sequence[AddedText],
     generator: torch.Generator | None,
 ) -> Iterator[Tensor]:
     """The new tokens (B,) of each step, until every text has ended."""
-    fill = _fill_id(model, stop_ids)
-    seen = ids if mask is None else torch.where(mask, ids, ids[:, -1:])
+    text: _Translation | _Continuation
+    if isinstance(model, Translator):
+        text = _Translation(model, ids, mask, max_new_tokens)
+    else:
+        text = _Continuation(model, ids, mask, max_new_tokens)
+    seen, fill = text.seen, _fill_id(model, stop_ids)
+    suppressed = list(model.config.suppressed_ids)
     ended = torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
-    cache = model.new_cache()
     was_training = model.training
     if was_training:
         model.eval()
     try:
         for _ in range(max_new_tokens):
             with torch.no_grad():
-                logits = model(ids, mask, cache, last=1)[:, -1]
+                logits = text.logits()
+                if suppressed:
+                    logits[:, suppressed] = -torch.inf
                 tokens = torch.where(ended, fill, sampler(logits, seen, generator))
-            for row, text in enumerate(texts):
+            for row, added in enumerate(texts):
                 if not ended[row]:
-                    text.push(int(tokens[row]))
-                    ended[row] = text.stopped
+                    added.push(int(tokens[row]))
+                    ended[row] = added.stopped
             if stop_ids is not None:
                 ended = ended | torch.isin(tokens, stop_ids)
             yield tokens
             if bool(ended.all()):
                 return
-            ids, mask = tokens[:, None], None
+            text.push(tokens)
             if sampler.repetition_penalty != 1.0:
-                seen = torch.cat([seen, ids], dim=1)
+                seen = torch.cat([seen, tokens[:, None]], dim=1)
     finally:
         model.train(was_training)
+
+
+class _Continuation:
+    """Prompts that a `Decoder` goes on with.
+
+    Attributes:
+        seen: (B, T) the tokens of each prompt; what stands for padding is one of them.
+    """
+
+    def __init__(
+        self,
+        model: Decoder | ForeignDecoder,
+        ids: Tensor,
+        mask: Tensor | None,
+        max_new_tokens: int,
+    ) -> None:
+        if mask is not None:  # real tokens to the right, in their order
+            order = mask.to(torch.uint8).argsort(dim=1, stable=True)
+            ids, mask = ids.gather(1, order), mask.gather(1, order)
+        self.seen = ids if mask is None else torch.where(mask, ids, ids[:, -1:])
+        self._model, self._ids, self._mask = model, ids, mask
+        self._cache = model.new_cache(ids.shape[1] + max_new_tokens)
+
+    def logits(self) -> Tensor:
+        """Of the next token, (B, V)."""
+        logits: Tensor = self._model(self._ids, self._mask, self._cache, last=1)
+        return logits[:, -1]
+
+    def push(self, tokens: Tensor) -> None:
+        """Add the token (B,) that was chosen."""
+        self._ids, self._mask = tokens[:, None], None
+
+
+class _Translation:
+    """Sources that an `EncoderDecoder` writes a target for.
+
+    Attributes:
+        seen: (B, 1) the beginning of each target.
+    """
+
+    def __init__(
+        self, model: Translator, ids: Tensor, mask: Tensor | None, max_new_tokens: int
+    ) -> None:
+        self.seen = _first_ids(model, ids)
+        self._model, self._ids = model, self.seen
+        self._source: Tensor | None = ids
+        self._mask = mask
+        self._cache = model.new_cache(1 + max_new_tokens)
+
+    def logits(self) -> Tensor:
+        """Of the next token, (B, V)."""
+        logits: Tensor = self._model(self._source, self._ids, self._mask, self._cache, last=1)
+        self._source = self._mask = None  # read once
+        return logits[:, -1]
+
+    def push(self, tokens: Tensor) -> None:
+        """Add the token (B,) that was chosen."""
+        self._ids = tokens[:, None]
+
+
+def _first_ids(model: Writer, ids: Tensor) -> Tensor:
+    """What stands before the new tokens: the prompts, or the beginnings of targets."""
+    if not isinstance(model, Translator):
+        return ids
+    first = model.config.bos_id
+    if first is None:
+        raise ValueError("this model doesn't say with which id a target begins (config.bos_id)")
+    return ids.new_full((len(ids), 1), first)
 
 
 def _sampler(temperature: float, options: Options) -> Sampler:
@@ -366,15 +321,13 @@ def _sampler(temperature: float, options: Options) -> Sampler:
     )
 
 
-def _read_prompts(
-    ids: Prompts, mask: Tensor | None, model: Decoder
-) -> tuple[Tensor, Tensor | None]:
-    if not isinstance(model, Decoder):
+def _read_prompts(ids: Prompts, mask: Tensor | None, model: Writer) -> tuple[Tensor, Tensor | None]:
+    if not isinstance(model, Writer):
         raise TypeError(
             f"generate takes a Decoder, such as smollm2; this {type(model).__name__} doesn't "
             f"predict the next token"
         )
-    place = model.embedding.weight.device
+    place = _device(model)
     try:
         prompts = torch.as_tensor(ids, device=place)
     except (ValueError, TypeError):
@@ -402,19 +355,25 @@ def _read_prompts(
     return prompts, visible
 
 
-def _check_room(model: Decoder, ids: Tensor, mask: Tensor | None, new: int) -> None:
+def _check_room(model: Writer, ids: Tensor, mask: Tensor | None, new: int) -> None:
     """With learned positions a text cannot grow beyond the table."""
-    longest = ids.shape[1] if mask is None else int(mask.sum(dim=1).max())
-    if model.positions is not None and longest + new > model.config.context + 1:
+    if isinstance(model, (ForeignDecoder, ForeignEncoderDecoder)):
+        return  # transformers has its own words for that
+    if isinstance(model, EncoderDecoder):
+        config, longest, what = model.config.decoder, 1, "a target's first token"
+    else:
+        config = model.config
+        longest = ids.shape[1] if mask is None else int(mask.sum(dim=1).max())
+        what = f"a prompt of {longest} tokens"
+    if isinstance(config.positions, Learned) and longest + new > config.context + 1:
         # The last new token is never fed back, so it needs no position.
         raise ValueError(
-            f"a prompt of {longest} tokens and max_new_tokens={new} need more than the "
-            f"{model.config.context} positions of this model; at most "
-            f"{max(0, model.config.context + 1 - longest)} can be added"
+            f"{what} and max_new_tokens={new} need more than the {config.context} positions of "
+            f"this model; at most {max(0, config.context + 1 - longest)} can be added"
         )
 
 
-def _stop_ids(stop: Stop, model: Decoder) -> Tensor | None:
+def _stop_ids(stop: Stop, model: Writer) -> Tensor | None:
     if stop is None:
         return None
     if isinstance(stop, str):
@@ -425,19 +384,16 @@ def _stop_ids(stop: Stop, model: Decoder) -> Tensor | None:
         chosen = tuple(model.config.eos_ids)
     else:
         chosen = (stop,) if isinstance(stop, int) else tuple(stop)
-    return torch.tensor(chosen, device=model.embedding.weight.device) if chosen else None
+    return torch.tensor(chosen, device=_device(model)) if chosen else None
 
 
-def _strings(stop_strings: str | Sequence[str]) -> tuple[str, ...]:
-    strings = (stop_strings,) if isinstance(stop_strings, str) else tuple(stop_strings)
-    if "" in strings:
-        raise ValueError("a stop string must not be empty")
-    return strings
-
-
-def _fill_id(model: Decoder, stop_ids: Tensor | None) -> Tensor:
+def _fill_id(model: Writer, stop_ids: Tensor | None) -> Tensor:
     """What follows a text that has ended before others."""
     config = model.config
     if config.pad_id is not None:
-        return torch.tensor(config.pad_id, device=model.embedding.weight.device)
+        return torch.tensor(config.pad_id, device=_device(model))
     return torch.tensor(0) if stop_ids is None else stop_ids[0]
+
+
+def _device(model: Writer) -> torch.device:
+    return next(model.parameters()).device

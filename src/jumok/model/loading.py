@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from jumok.model.checkpoints import Model, read_folder, write_folder
+from jumok.model.families import NotSupportedError
+from jumok.model.foreign import ForeignModel, read_with_transformers
 from jumok.model.gguf_files import open_gguf, read_gguf
+from jumok.model.weight_files import open_safetensors, weight_files
 from jumok.model.zoo import ZOO, FetchError, model_folder
 from jumok.tokens import Tokenizer, as_tokenizer
 
-if TYPE_CHECKING:
-    from jumok.model.transformer import Decoder, Encoder
-
 __all__ = ["load", "save"]
+
+_log = logging.getLogger("jumok")
 
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
 _NOT_FROM_HUB = ["*/*", "consolidated*"]  # other formats of the same weights
@@ -37,7 +40,7 @@ def load(
     *,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
-) -> tuple[Model, Tokenizer | None]:
+) -> tuple[Model | ForeignModel, Tokenizer | None]:
     """A model and its tokenizer.
 
     Args:
@@ -48,8 +51,10 @@ def load(
         device: where to put the model. `None`: the CPU.
 
     Returns:
-        ``(model, tokenizer)``: a `Decoder` or `Encoder` in eval mode; the tokenizer is `None`
-        for a folder that has no file of one.
+        ``(model, tokenizer)``: a `Decoder`, `Encoder` or `EncoderDecoder` in eval mode. A model
+        that jumok doesn't build itself is run by transformers where that is installed (a
+        `ForeignModel`, called in the same way), and a line in the log "jumok" says so. The
+        tokenizer is `None` for a folder that has no file of one.
 
     Raises:
         TypeError: a name, dtype or device that is none.
@@ -85,11 +90,11 @@ def load(
     return _read_folder(path, dtype, device)
 
 
-def save(model: Decoder | Encoder, folder: str | Path, tokenizer: Any = None) -> None:
+def save(model: Model | ForeignModel, folder: str | Path, tokenizer: Any = None) -> None:
     """Write a folder that `load` and transformers read.
 
     Args:
-        model: a `Decoder` or `Encoder`.
+        model: a `Decoder`, `Encoder` or `EncoderDecoder`, or what `load` has given.
         folder: made if it is not there. Files are replaced whole, never half-written.
         tokenizer: ours, or a transformers tokenizer, to be written beside it.
 
@@ -97,18 +102,44 @@ def save(model: Decoder | Encoder, folder: str | Path, tokenizer: Any = None) ->
         ValueError: no published family can express the model's configuration.
         TypeError: not a model of ours, or no tokenizer.
     """
-    write_folder(model, folder)
+    if isinstance(model, ForeignModel):
+        model.inner.save_pretrained(folder)
+    else:
+        write_folder(model, folder)
     if tokenizer is not None:
         as_tokenizer(tokenizer).save(folder)
 
 
 def _read_folder(
     folder: Path, dtype: torch.dtype | None, device: torch.device | None
-) -> tuple[Model, Tokenizer | None]:
+) -> tuple[Model | ForeignModel, Tokenizer | None]:
     tokenizer = None
     if any((folder / name).is_file() for name in _TOKENIZER_FILES):
         tokenizer = Tokenizer.from_folder(folder)
-    return read_folder(folder, dtype, device), tokenizer
+    try:
+        return read_folder(folder, dtype, device), tokenizer
+    except NotSupportedError as error:
+        return _fall_back(folder, dtype, device, error), tokenizer
+
+
+def _fall_back(
+    folder: Path, dtype: torch.dtype | None, device: torch.device | None, reason: NotSupportedError
+) -> ForeignModel:
+    """The model as transformers runs it; pickles and damaged files are refused as ever."""
+    open_safetensors(weight_files(folder))
+    try:
+        model = read_with_transformers(folder, dtype, device)
+    except ModuleNotFoundError as error:
+        if error.name != "transformers":
+            raise
+        raise NotSupportedError(
+            f"{reason} With transformers installed (pip install 'jumok[hf]') it would be run by "
+            f"that."
+        ) from None
+    except ValueError as error:
+        raise NotSupportedError(f"{reason} {error}") from error
+    _log.warning("%s Transformers runs it (%s).", reason, type(model.inner).__name__)
+    return model
 
 
 def _gguf_tokenizer(path: Path, reader: Any) -> Tokenizer:

@@ -16,13 +16,13 @@ from jumok.model.families.gpt2 import GPT2
 from jumok.model.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from jumok.model.families.marian import MARIAN
 from jumok.model.families.modernbert import MODERNBERT
-from jumok.model.families.settings import Settings
+from jumok.model.families.settings import NotSupportedError, Settings
 from jumok.model.families.t5 import T5
 
-__all__ = ["FAMILIES", "Family", "Model", "Piece", "Settings"]
+__all__ = ["FAMILIES", "Family", "Model", "NotSupportedError", "Piece", "Settings"]
 
 # In the order in which `save` asks them whether they can express a model.
 _DECODERS = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GPT2)
-_ENCODERS = (BERT, ROBERTA, DISTILBERT, MODERNBERT)
+_ENCODERS = (DISTILBERT, BERT, ROBERTA, MODERNBERT)
 _ENCODER_DECODERS = (MARIAN, T5)
 FAMILIES = {family.name: family for family in (*_DECODERS, *_ENCODERS, *_ENCODER_DECODERS)}

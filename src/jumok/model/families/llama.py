@@ -8,7 +8,7 @@ from typing import Any
 from jumok.model.config import Config
 from jumok.model.families.family import Family, both, special_ids, stack, write_special_ids
 from jumok.model.families.rotary import read_rotary, write_rotary
-from jumok.model.families.settings import Settings
+from jumok.model.families.settings import NotSupportedError, Settings
 from jumok.model.transformer import Decoder
 
 __all__ = ["LLAMA", "MISTRAL", "NAMES", "QWEN2", "QWEN3", "llama_family"]
@@ -134,7 +134,7 @@ def _read_layer_windows(settings: Settings) -> tuple[int | None, ...]:
         return tuple(window if i >= first else None for i in range(n_layers))
     unknown = sorted(set(kinds) - {"full_attention", "sliding_attention"})
     if unknown:
-        raise ValueError(f"{settings.source}: layer_types {unknown} are not supported")
+        raise NotSupportedError(f"{settings.source}: layer_types {unknown} are not supported")
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 

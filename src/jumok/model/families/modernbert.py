@@ -7,7 +7,7 @@ from typing import Any
 from jumok.model.config import Config, Rotary
 from jumok.model.families.family import Family, special_ids, stack, write_special_ids
 from jumok.model.families.rotary import read_scaling, write_rotary
-from jumok.model.families.settings import Settings
+from jumok.model.families.settings import NotSupportedError, Settings
 from jumok.model.transformer import Encoder
 
 __all__ = ["MODERNBERT"]
@@ -59,7 +59,7 @@ def _read_rotary(settings: Settings) -> Rotary:
         thetas[kind] = float(rope.get("rope_theta") or thetas[kind])
         scalings.append(read_scaling(settings, rope, context))
     if scalings[0] != scalings[1]:
-        raise ValueError(f"{settings.source}: two kinds of rotary scaling are not supported")
+        raise NotSupportedError(f"{settings.source}: two kinds of rotary scaling are not supported")
     return Rotary(thetas[_GLOBAL], scalings[0], thetas[_LOCAL])
 
 
@@ -71,7 +71,7 @@ def _read_windows(settings: Settings) -> tuple[int | None, ...]:
         kinds = [_LOCAL if i % every else _GLOBAL for i in range(n_layers)]
     unknown = sorted(set(kinds) - {_GLOBAL, _LOCAL})
     if unknown:
-        raise ValueError(f"{settings.source}: layer_types {unknown} are not supported")
+        raise NotSupportedError(f"{settings.source}: layer_types {unknown} are not supported")
     window = settings.take("local_attention", 128) // 2 + 1  # so many on each side, and itself
     return tuple(window if kind == _LOCAL else None for kind in kinds)
 
@@ -109,7 +109,8 @@ def _read_modernbert(settings: Settings) -> Config:
 
 
 def _write_modernbert(config: Config) -> dict[str, Any]:
-    assert isinstance(config.positions, Rotary)
+    if not isinstance(config.positions, Rotary):
+        return {}
     rope = write_rotary(config)["rope_parameters"]
     local = config.positions.local_theta or config.positions.theta
     sizes = {window for window in config.layer_windows if window is not None}

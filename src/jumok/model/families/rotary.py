@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jumok.model.config import Config, Rotary
-from jumok.model.families.settings import Settings
+from jumok.model.families.settings import NotSupportedError, Settings
 from jumok.positions import LinearScaling, Llama3Scaling, Scaling, YarnScaling
 
 __all__ = ["read_rotary", "read_scaling", "write_rotary"]
@@ -43,7 +43,7 @@ def read_scaling(settings: Settings, rope: Mapping[str, Any], context: int) -> S
             **{name: rope.get(name) for name in optional},
         )
     elif kind != "default":
-        raise ValueError(
+        raise NotSupportedError(
             f"{settings.source}: rope_type = {kind!r} is not supported "
             f"(only default, linear, llama3, yarn)"
         )
@@ -51,7 +51,7 @@ def read_scaling(settings: Settings, rope: Mapping[str, Any], context: int) -> S
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         unknown["partial_rotary_factor"] = rope["partial_rotary_factor"]
     if unknown:
-        raise ValueError(
+        raise NotSupportedError(
             f"{settings.source}: rotary settings {unknown} are not supported with "
             f"rope_type = {kind!r}"
         )

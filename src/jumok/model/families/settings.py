@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Settings"]
+__all__ = ["NotSupportedError", "Settings"]
 
 # Keys of config.json that change nothing in the forward pass.
 _WITHOUT_EFFECT = frozenset(
@@ -28,6 +28,10 @@ _WITHOUT_EFFECT = frozenset(
     typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache use_return_dict
     """.split()  # noqa: SIM905
 )
+
+
+class NotSupportedError(ValueError):
+    """A model that is in order, but that jumok doesn't build itself."""
 
 
 class Settings:
@@ -59,7 +63,7 @@ class Settings:
         self._known.add(key)
         value = self.values.get(key, allowed[0])
         if value not in allowed:
-            raise ValueError(
+            raise NotSupportedError(
                 f"{self.source}: {key} = {value!r} is not supported "
                 f"(only {' or '.join(map(repr, allowed))})"
             )
@@ -68,7 +72,7 @@ class Settings:
         """What ``table`` says about the value of ``key``."""
         value = self.take(key, default)
         if value not in table:
-            raise ValueError(
+            raise NotSupportedError(
                 f"{self.source}: {key} = {value!r} is not supported (only {', '.join(table)})"
             )
         return table[value]
@@ -82,7 +86,7 @@ class Settings:
         }
         if unknown:
             listed = ", ".join(f"{key} = {value!r}" for key, value in sorted(unknown.items()))
-            raise ValueError(
+            raise NotSupportedError(
                 f"{self.source} has settings that are not known here and may change what the "
                 f"model computes: {listed}. Delete from a copy of the file what has no effect."
             )
