@@ -7,7 +7,8 @@ heard is a room of its own:
 * `sdpa`: ``F.scaled_dot_product_attention`` in all its forms, and jumok's own;
 * `multi_head`: ``F.multi_head_attention_forward``, with and without weights;
 * `interface`: transformers' attention functions, wrapped where the model looks them up;
-* `by_hand`: a softmax that becomes the left side of a product.
+* `flex`: FlexAttention;
+* `by_hand`: a product, a softmax and a product.
 
 A tap gives what it heard to `Listener.emit`; inner taps are muted while an outer one listens.
 """
@@ -30,7 +31,7 @@ from torch.overrides import (
 )
 
 from jumok import fused
-from jumok.lens.taps import multi_head, sdpa
+from jumok.lens.taps import flex, multi_head, sdpa
 from jumok.lens.taps.by_hand import HandTap
 from jumok.lens.taps.following import Follower, gives_birth
 from jumok.lens.taps.heard import Heard
@@ -74,6 +75,8 @@ class Listener(TorchFunctionMode):
         if func is F.multi_head_attention_forward:
             with self:
                 return multi_head.body()(*args, **kwargs)
+        if flex.is_flex(func):
+            return flex.hear_flex(self, func, args, kwargs)
         result = func(*args, **kwargs)
         if self._by_hand or gives_birth(func):
             result = self._follower.step(func, args, kwargs, result)
