@@ -16,6 +16,7 @@ from array_api_compat import array_namespace, device
 
 from jumok.lens import measures
 from jumok.lens.call import Array, AttentionCall
+from jumok.lens.heads import HeadSums
 
 BYTE_LIMIT = 2 << 30
 """Largest array of weights, in bytes, that is built on request; assign to change it."""
@@ -34,6 +35,12 @@ class CallSource(Protocol):
 
     @property
     def held_bytes(self) -> int: ...
+
+    @property
+    def heads(self) -> tuple[int, ...]: ...
+
+    @property
+    def measured(self) -> HeadSums | None: ...
 
     @property
     def value_note(self) -> str: ...
@@ -72,6 +79,20 @@ class AttentionMap:
     def shape(self) -> tuple[int, int, int, int]:
         """(batch, query heads, queries, keys)."""
         return self._source.shape
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """The model's numbers of the query heads along axis 1.
+
+        0, 1, 2 … unless only some were recorded: of ``watch(model, heads=[3, 7])`` the weights
+        of head 3 are ``m[:, 0]``, those of head 7 ``m[:, 1]``, and ``heads`` is ``(3, 7)``.
+        """
+        return self._source.heads
+
+    @property
+    def measured(self) -> HeadSums | None:
+        """What was measured while the model ran; `None` where q and k are recorded."""
+        return self._source.measured
 
     @property
     def ndim(self) -> int:
@@ -134,6 +155,11 @@ class AttentionMap:
                 call = dataclasses.replace(call, lse=measures.log_normalizers(call))
             self._seen, self._call = recorded, call
         return self._call
+
+    @property
+    def record(self) -> AttentionCall:
+        """The call as it was recorded, with lse `None` if the kernel did not give it."""
+        return self._source.call()
 
     def value_norms(self) -> Array | None:
         """‖v_j W_O^(h)‖ for each head h and key j, float32 (batch, heads, keys).

@@ -48,6 +48,30 @@ class Policy:
         return self.stored_dtype(tensor) != tensor.dtype
 
 
+def read_policy(keep: Any, dtype: Any, to: Any, heads: Any) -> Policy:
+    """The policy that a user wrote as options of `watch`.
+
+    Raises:
+        ValueError: an unknown option, or no heads.
+        TypeError: `dtype` is no type of floats, or `heads` no numbers.
+    """
+    if keep not in ("qk", "qkv"):
+        raise ValueError(f"watch(…, keep={keep!r}): keep is 'qkv' or 'qk', without the values")
+    if to not in (None, "cpu", "disk"):
+        raise ValueError(f"watch(…, to={to!r}): to is 'cpu', 'disk', or None to stay on the device")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"watch(…, dtype={dtype!r}): dtype is a torch type, such as torch.bfloat16")
+    chosen = None
+    if heads is not None:
+        wanted = [heads] if hasattr(heads, "__index__") else list(heads)
+        if not all(hasattr(one, "__index__") and not isinstance(one, bool) for one in wanted):
+            raise TypeError(f"watch(…, heads={heads!r}): heads are numbers, such as [3, 7]")
+        chosen = tuple(dict.fromkeys(one.__index__() for one in wanted))
+        if not chosen:
+            raise ValueError(f"watch(…, heads={heads!r}) chooses no head at all")
+    return Policy(keep == "qkv", dtype, to, chosen)
+
+
 class Keeper:
     """Turns heard calls into what is kept of them."""
 
@@ -99,10 +123,6 @@ class Keeper:
     def packs(self, tensor: Tensor) -> bool:
         """Whether a copy of it goes on the shelf."""
         return self._shelf.takes(tensor)
-
-    def may_refer(self, tensor: Tensor, like: Tensor) -> bool:
-        """Whether a tensor is already as it is to be kept: in the numbers and place of `like`."""
-        return tensor.dtype == like.dtype and tensor.device == like.device
 
     def hold(self, tensor: Tensor, *, refer: bool, pack: bool = False) -> Tensor:
         """What is kept of a tensor: itself where that is allowed, or a copy.

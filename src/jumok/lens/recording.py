@@ -20,7 +20,7 @@ from rich.table import Table
 from safetensors import SafetensorError, safe_open
 
 from jumok.lens.attention_map import AttentionMap, readable_bytes
-from jumok.lens.call import Array, AttentionCall
+from jumok.lens.call import Array
 from jumok.lens.rules import mask_arrays
 from jumok.lens.stored import StoredArrays, StoredCall
 from jumok.lens.writing import FORMAT, Writer, described
@@ -85,7 +85,7 @@ class Recording(Sequence[AttentionMap]):
         total = 0
         for found in self._maps:
             total += found.held_bytes
-            for array in _shared_arrays(found.call):
+            for array in _shared_arrays(found):
                 shared[id(array)] = _array_bytes(array)
         return total + sum(shared.values())
 
@@ -184,8 +184,11 @@ def _read(header: dict[str, Any], arrays: StoredArrays) -> Recording:
 # -- bytes ------------------------------------------------------------------------------------
 
 
-def _shared_arrays(call: AttentionCall) -> Iterator[Array]:
-    """Arrays of a call that other calls may share: masks and biases."""
+def _shared_arrays(found: AttentionMap) -> Iterator[Array]:
+    """Arrays of a map that others may share: masks and biases."""
+    if found.measured is not None:
+        return
+    call = found.record
     if call.bias is not None:
         yield call.bias
     yield from mask_arrays(call.mask)

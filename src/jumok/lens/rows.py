@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from jumok.lens.keeping import own_bytes
+from jumok.lens.streaming import Stream
 
 
 class Rows:
@@ -19,6 +20,8 @@ class Rows:
         self._pieces: list[Tensor] = []
         self._buffer: Tensor | None = None
         self._used = 0
+        self.names: list[str] = []
+        """Names of the pieces that lie in a file: the first ones."""
 
     def __len__(self) -> int:
         """How many rows there are: T."""
@@ -59,19 +62,45 @@ class Rows:
             self._buffer[:, :, self._used : needed] = rows
         self._used = needed
 
+    def may_become(self, rows: Tensor) -> bool:
+        """Whether a tensor that begins with the rows is of their kind, and they are in no file."""
+        same = rows.dtype == self.like.dtype and rows.device == self.like.device
+        return same and not self.names
+
     def replace(self, rows: Tensor) -> None:
         """Hold this tensor in place of everything: it begins with the same rows."""
         self._pieces, self._buffer, self._used = [rows], None, 0
 
-    def move(self, pieces: list[Tensor]) -> None:
-        """The same rows, in other memory."""
-        self._pieces, self._buffer, self._used = pieces, None, 0
+    @property
+    def is_split(self) -> bool:
+        """Whether they lie in more than one tensor."""
+        return len(self.parts()) > 1
 
     def whole(self) -> Tensor:
         """All rows as one tensor."""
-        if len(self._pieces) > 1 or self._buffer is not None:
-            self.replace(torch.cat(self.parts(), dim=2))
-        return self._pieces[0]
+        if not self.is_split:
+            return self._pieces[0]
+        whole = torch.cat(self.parts(), dim=2)
+        if not self.names:
+            self.replace(whole)
+        return whole
+
+    def unfiled(self) -> list[Tensor]:
+        """The parts that are in no file yet."""
+        return self.parts()[len(self.names) :]
+
+    def file(self, stream: Stream, name: str) -> None:
+        """Move the parts that are in no file yet to the end of one, where they are mapped from."""
+        new = [part for part in self.unfiled() if part.shape[2]]
+        if not new:
+            return
+        if self.names:
+            name = f"{name}.{len(self.names)}"
+        rows = new[0] if len(new) == 1 else torch.cat(new, dim=2)
+        in_file = torch.from_numpy(stream.put(name, rows)).view(rows.dtype).view(rows.shape)
+        self._pieces = [*self.parts()[: len(self.names)], in_file]
+        self._buffer, self._used = None, 0
+        self.names.append(name)
 
     def between(self, start: int, stop: int) -> list[Tensor]:
         """The rows from `start` to below `stop`, in as many tensors as they lie in."""

@@ -3,11 +3,112 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 
+from jumok.lens.attention_map import readable_bytes
+from jumok.lens.call import AttentionCall
+from jumok.lens.keeping import Policy
+from jumok.lens.streaming import Stream
+
 _GROUPS = Path("/sys/fs/cgroup")
+_LARGE = 256 << 20  # bytes; for less than this nobody looks
+
+
+class Room:
+    """Whether what is left of a forward still fits.
+
+    Args:
+        policy: what is kept of each call.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._forward = 0
+        self._calls = 0  # of this forward
+        self._most = 0  # of any forward before
+
+    def check(
+        self,
+        call: AttentionCall,
+        shared: int,
+        module: torch.nn.Module,
+        modules: Iterable[torch.nn.Module],
+        forward: int,
+        stream: Stream | None,
+    ) -> None:
+        """Look before a call is kept.
+
+        It is taken that the calls still to come are as large. Of them there are as many as an
+        earlier forward had; in the first forward, as many as there are modules like this one.
+
+        Args:
+            call: about to be kept.
+            shared: how many of its keys are held already.
+            module: where it runs.
+            modules: all modules of the model.
+            forward: number of the model's forward.
+            stream: where it is kept, if that is a file.
+
+        Raises:
+            ValueError: there is not enough free memory, or disk, for all of them.
+        """
+        if forward != self._forward:
+            self._most = max(self._most, self._calls)
+            self._forward, self._calls = forward, 0
+        self._calls += 1
+        size = _kept_bytes(call, shared, self._policy)
+        alike = self._most or sum(type(one) is type(module) for one in modules)
+        left = max(alike - self._calls + 1, 1)
+        if size * left < _LARGE:
+            return
+        if stream is not None:
+            free: int | None = free_disk(stream.path.parent)
+            where = f"on the disk of {str(stream.path.parent)!r}"
+        else:
+            place = torch.device("cpu") if self._policy.place == "cpu" else call.q.device
+            free, where = free_bytes(place), f"in memory ({place})"
+        if free is not None and size * left > free:
+            raise ValueError(
+                f"this forward would add {readable_bytes(size * left)} to the record "
+                f"({readable_bytes(size)} for each of {left} more attention calls of "
+                f"{call.shape[2]:,} queries), and {readable_bytes(free)} are free {where}. "
+                f"{self._advice(call, shared, left)}"
+            )
+
+    def _advice(self, call: AttentionCall, shared: int, left: int) -> str:
+        options = []
+        if self._policy.values:
+            smaller = Policy(False, self._policy.dtype, self._policy.place, self._policy.heads)
+            size = readable_bytes(left * _kept_bytes(call, shared, smaller))
+            options.append(f"keep='qk', without the values ({size})")
+        if self._policy.dtype is None and call.q.element_size() > 2:
+            smaller = Policy(
+                self._policy.values, torch.bfloat16, self._policy.place, self._policy.heads
+            )
+            size = readable_bytes(left * _kept_bytes(call, shared, smaller))
+            options.append(f"dtype=torch.bfloat16 ({size})")
+        options += ["layers=[…]", "heads=[…]"]
+        if self._policy.place != "disk":
+            options.append("to='disk'")
+        options.append("measure=['entropy', …], which keeps no tensors")
+        return "Smaller is watch(model, …) with " + ", ".join(options)
+
+
+def _kept_bytes(call: AttentionCall, shared: int, policy: Policy) -> int:
+    """What is new of a call and will be kept."""
+    batch, heads, queries, width = call.q.shape
+    new = call.k.shape[2] - shared
+    size = batch * heads * queries * (width * policy.stored_dtype(call.q).itemsize + 4)
+    for tensor in (call.k, call.v if policy.values else None):
+        if tensor is not None:
+            each = tensor.shape[3] * policy.stored_dtype(tensor).itemsize
+            size += batch * tensor.shape[1] * new * each
+    if not policy.values:
+        size += 4 * batch * heads * new  # the norms in their place
+    return int(size)
 
 
 def free_bytes(device: torch.device) -> int | None:

@@ -13,15 +13,18 @@ import torch
 from torch import Tensor
 
 from jumok.lens.call import AttentionCall
-from jumok.lens.keeping import Keeper
+from jumok.lens.keeping import Keeper, own_bytes
 from jumok.lens.norms import value_norms
 from jumok.lens.rows import Rows
-from jumok.lens.rules import mask_arrays, with_arrays
+from jumok.lens.rules import mask_arrays, with_arrays, written_mask
 from jumok.lens.stitching import Step, joined_bias, joined_rule
+from jumok.lens.streaming import Stream
 from jumok.lens.taps import Heard
 from jumok.lens.taps.output_map import OutputMap
+from jumok.lens.tiles import log_normalizers
 from jumok.masks import Mask, Steps
 
+_MANY_BYTES = 64 << 20  # of later steps, before they go to the file
 _MANY_STEPS = 256  # from here on their masks are joined, so that no more than these are held
 
 
@@ -124,20 +127,15 @@ class Track:
             self._widths = _widths(call)
             self._scale, self._softcap = call.scale, call.softcap
         assert call.v is not None
-        total, rounds = len(self._k), keeper.policy.rounds(call.q) or keeper.policy.rounds(call.k)
+        total = len(self._k)
         self._extend("q", self._q, call.q, 0, "q" in refer)
-        self._has_lse = self._has_lse and call.lse is not None and not rounds
-        if call.lse is not None and self._has_lse:
-            packed = keeper.packs(call.q) and "q" not in refer
-            lse = keeper.hold(call.lse, refer=not packed, pack=packed) if first else call.lse
-            self._lse.append(lse)
         self._extend("k", self._k, call.k, shared, "k" in refer)
         if call.k.device != self._k.like.device:
             self._probe.append(call.k[:, :, shared:, :1].clone())
         values = None
         if keeper.policy.values:
             self._extend("v", self._v, call.v, shared, "v" in refer)
-        else:
+        if self._norms_now:
             values = call.v[:, :, shared:]
         self._unsettled.append((heard, values, None if values is None else version_of(values)))
         if first and call.sinks is not None:
@@ -148,8 +146,32 @@ class Track:
         keys = range(end - call.k.shape[2], end)
         self._steps.append(Step(rule, bias, call.q.shape[2], keys))
         self._last_queries = call.q.shape[2]
+        self._add_lse(call, packed=first and keeper.packs(call.q) and "q" not in refer)
         if len(self._steps) > self._join_at:
             self._join_steps()
+
+    def _add_lse(self, call: AttentionCall, *, packed: bool) -> None:
+        """Add the normalizers of the last step: the kernel's own, if they are of what is kept."""
+        keeper, first = self._keeper, len(self._steps) == 1
+        rounds = keeper.policy.rounds(call.q) or keeper.policy.rounds(call.k)
+        lse = None if rounds else call.lse
+        if lse is None and keeper.policy.place == "disk":
+            step = self._steps[-1]
+            lse = log_normalizers(
+                AttentionCall(
+                    q=torch.cat(self._q.between(len(self._q) - step.n_queries, len(self._q)), 2),
+                    k=torch.cat(self._k.between(step.keys.start, step.keys.stop), 2),
+                    v=None,
+                    mask=step.rule,
+                    bias=step.bias,
+                    scale=self._scale,
+                    softcap=self._softcap,
+                    sinks=self._sinks,
+                )
+            )
+        self._has_lse = self._has_lse and lse is not None
+        if lse is not None and self._has_lse:
+            self._lse.append(keeper.hold(lse, refer=not packed, pack=packed) if first else lse)
 
     def _extend(self, what: str, rows: Rows, tensor: Tensor, shared: int, refer: bool) -> None:
         """Add what is new of a tensor, all rows behind the first `shared`."""
@@ -161,10 +183,10 @@ class Track:
             self._guard(what, tensor, refer and smaller is tensor)
         elif not new.shape[2]:
             return
-        elif refer and shared == len(rows) and keeper.may_refer(tensor, rows.like):
+        elif refer and shared == len(rows) and rows.may_become(tensor):
             # It begins with all earlier rows, which are let go.
             rows.replace(tensor)
-            self._guarded = [entry for entry in self._guarded if entry[0] != what]
+            self._unguard(what)
             self._guard(what, tensor, True)
         else:
             rows.append(keeper.rounded(new))
@@ -187,6 +209,9 @@ class Track:
         if by_reference and not tensor.is_inference():
             self._guarded.append((what, tensor, tensor._version))
 
+    def _unguard(self, what: str) -> None:
+        self._guarded = [entry for entry in self._guarded if entry[0] != what]
+
     def _join_steps(self) -> None:
         """One step in place of many, if one rule says the same as theirs."""
         rule = joined_rule(self._steps, self.shape, self._q.like)
@@ -194,7 +219,7 @@ class Track:
             self._join_at *= 2
             return
         self._steps = [Step(rule, None, len(self._q), range(len(self._k)))]
-        self._guarded = [entry for entry in self._guarded if entry[0] != "mask"]
+        self._unguard("mask")
 
     # -- what comes after the call ------------------------------------------------------------
 
@@ -218,18 +243,64 @@ class Track:
         return True
 
     def _settle_values(self, heard: Heard, values: Tensor, version: int | None) -> None:
-        """Of values that are not kept, the norms are."""
+        """Of values that are not kept, or not in memory, the norms are."""
         lost = version is not None and values._version != version
         if heard.projection is None or lost or not self._has_norms:
             self._has_norms = False
-            self._norms = Rows()
-            why = "were overwritten in place" if lost else "were not kept, and " + self._note
-            self._note = f"the values {why}"
+            if lost:
+                self._note = "the values were overwritten in place before their norms were taken"
             return
         norms = value_norms(values, heard.projection, self.heads, self._group)
         self._norms.append(norms.to(self._q.like.device))
 
+    # -- in a file ----------------------------------------------------------------------------
+
+    def _rows(self) -> dict[str, Rows]:
+        rows = {"q": self._q, "k": self._k, "v": self._v, "lse": self._lse}
+        rows["value_norms"] = self._norms if self.has_value_norms else Rows()
+        return {kind: part for kind, part in rows.items() if len(part)}
+
+    def file(self, stream: Stream) -> None:
+        """Move what is in memory to a file: the first call at once, later ones when large."""
+        rows = self._rows()
+        waiting = sum(own_bytes(part) for one in rows.values() for part in one.unfiled())
+        if self._q.names and waiting < _MANY_BYTES:
+            return
+        self._check_unwritten()
+        self._keeper.wait()
+        for kind, part in rows.items():
+            part.file(stream, f"{self.name}.{kind}")
+            self._unguard(kind)
+
+    def filed(self, stream: Stream) -> dict[str, Any]:
+        """Move all of it to the file, and describe it as `writing.Writer.entry` does."""
+        call = self.call()
+        for kind, part in self._rows().items():
+            part.file(stream, f"{self.name}.{kind}")
+            self._unguard(kind)
+        entry = {
+            "name": self.name,
+            "shape": list(self.shape),
+            "heads": list(self.heads),
+            "scale": self._scale,
+            "softcap": self._softcap,
+            "mask": written_mask(call.mask, f"{self.name}.mask", stream.put_shared),
+            "value_note": self.value_note,
+        }
+        for kind, part in self._rows().items():
+            entry[kind] = part.names if len(part.names) > 1 else part.names[0]
+        for kind, array in (("bias", call.bias), ("sinks", call.sinks)):
+            if array is not None:
+                entry[kind] = stream.put_shared(f"{self.name}.{kind}", array)
+        self._joined = None  # it held the rows that were in memory
+        return entry
+
     # -- what a map asks for ------------------------------------------------------------------
+
+    @property
+    def _norms_now(self) -> bool:
+        """Whether the norms of the values are taken while the model runs."""
+        return not self._keeper.policy.values or self._keeper.policy.place == "disk"
 
     @property
     def heads(self) -> tuple[int, ...]:
@@ -247,7 +318,7 @@ class Track:
     @property
     def held_bytes(self) -> int:
         rows = [self._q, self._k, self._v, self._lse]
-        if not self._keeper.policy.values:
+        if self._norms_now:
             rows.append(self._norms)
         return sum(part.nbytes for part in rows)
 
@@ -257,14 +328,11 @@ class Track:
 
     def call(self) -> AttentionCall:
         self._keeper.wait()
-        for what, tensor, version in self._guarded:
-            if tensor._version != version:
-                raise ValueError(
-                    f"{self.name}: the recorded {what} was overwritten in place after the "
-                    f"attention call, so its weights are lost. Read the maps before the model "
-                    f"runs again, or make the model write to a copy"
-                )
+        self._check_unwritten()
         if self._joined is None:
+            for what, rows in (("q", self._q), ("k", self._k), ("v", self._v)):
+                if rows.is_split:  # it is about to be copied into one
+                    self._unguard(what)
             self._joined = AttentionCall(
                 q=self._q.whole(),
                 k=self._k.whole(),
@@ -278,9 +346,19 @@ class Track:
             )
         return self._joined
 
+    def _check_unwritten(self) -> None:
+        """That nothing was written to what is kept by reference."""
+        for what, tensor, version in self._guarded:
+            if tensor._version != version:
+                raise ValueError(
+                    f"{self.name}: the recorded {what} was overwritten in place after the "
+                    f"attention call, so its weights are lost. Read the maps before the model "
+                    f"runs again, or make the model write to a copy"
+                )
+
     @property
     def has_value_norms(self) -> bool:
-        if not self._keeper.policy.values:
+        if self._norms_now:
             return self._has_norms and len(self._norms) == len(self._k)
         projection = self._projection
         return projection is not None and version_of(projection) == self._projection_version
@@ -290,7 +368,7 @@ class Track:
         if self._unsettled:
             return self._unsettled[0][0].projection_note
         changed = self._projection is not None and not self.has_value_norms
-        if changed and self._keeper.policy.values:
+        if changed and not self._norms_now:
             return "the output projection was changed after the recording, by a training step?"
         return self._note
 

@@ -7,9 +7,13 @@ decoding loop are joined into one.
 
 from __future__ import annotations
 
+import os
 import warnings
+import weakref
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,12 +21,18 @@ from torch import Tensor
 
 from jumok.lens.attention_map import AttentionMap, readable_bytes
 from jumok.lens.call import AttentionCall
+from jumok.lens.chosen_layers import ChosenLayers
+from jumok.lens.heads import MEASURES, head_sums
 from jumok.lens.hearing import Hearing
-from jumok.lens.keeping import Keeper, Policy
+from jumok.lens.keeping import Keeper, read_policy
 from jumok.lens.recording import Recording
 from jumok.lens.slots import without_free_slots
+from jumok.lens.space import Room
+from jumok.lens.streaming import Stream
+from jumok.lens.tallies import Tally
 from jumok.lens.taps import Heard
 from jumok.lens.tracks import Track
+from jumok.lens.writing import described
 
 
 class watch(Hearing):
@@ -49,26 +59,76 @@ class watch(Hearing):
     scores are made in a way that nobody can read are they kept themselves, and a warning at the
     end of the block says where, why and how many bytes.
 
+    The steps of a decoding loop with a cache are joined into one map. Without a cache
+    (``use_cache=False``) each step runs the whole text again and is a map of its own.
+
     Args:
         model: any `torch.nn.Module`.
+        keep: ``"qkv"``, or ``"qk"`` to leave out the values: weights and their measures are the
+            same, and the norms that norm-weighted shares need are taken while the model runs.
+        dtype: a smaller type to store q, k and v in, such as ``torch.bfloat16``; what is as small
+            already stays as it is. Weights are then those of the rounded q and k, each row
+            normalised to sum to 1 again: near 1 %, not exact. The log-sum-exp stays float32.
+        to: ``"cpu"`` moves the record off the device while that computes on; ``"disk"`` writes it
+            to a file as the layers finish, so that it may be larger than the memory; `None`
+            leaves it where it is.
+        file: name of that file; it is there when the block has ended without an error, and
+            `jumok.open` opens it. Without it a temporary file that goes with the recording, in
+            the folder of temporary files (``TMPDIR``).
+        layers: which attention modules: numbers in the order in which they run, a range, module
+            paths (with ``*`` and ``?``; ``"model.layers.3"`` means all within), or several of
+            these. The recording holds these only: ``recording[0]`` is the first of them.
+        heads: which query heads, by number. ``m.shape`` counts the kept ones, and ``m.heads``
+            says their numbers in the model.
+        measure: names from `jumok.lens.heads.MEASURES`: they are computed as the model runs, and
+            added up over all its forwards; no tensor is kept. `jumok.report` shows them.
 
     Raises:
-        TypeError: `model` is no `torch.nn.Module`.
-        ValueError: the block ended and no attention was heard; the message says which modules
-            ran and what to do.
+        TypeError: `model` is no `torch.nn.Module`, `dtype` no `torch.dtype`, `layers` or `heads`
+            no numbers.
+        ValueError: an unknown `keep`, `to` or measure, or options that exclude each other; while
+            the model runs: a record that would not fit into memory, a head that is not there, a
+            batch that is reordered between steps (beam search); when the block has ended: no
+            attention was heard, and the message says which modules ran and what to do.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        keep: Literal["qkv", "qk"] = "qkv",
+        *,
+        dtype: torch.dtype | None = None,
+        to: Literal["cpu", "disk"] | None = None,
+        file: str | os.PathLike[str] | None = None,
+        layers: int | str | Iterable[int | str] | None = None,
+        heads: int | Iterable[int] | None = None,
+        measure: Sequence[str] | None = None,
+    ) -> None:
         super().__init__(model, "watch")
         self._recording = Recording(type(model).__name__)
-        self._keeper = Keeper(Policy())
+        policy = read_policy(keep, dtype, to, heads)
+        self._measure = _read_measure(measure, dtype, to, file)
+        if file is not None and to != "disk":
+            raise ValueError(f"watch(…, file={os.fspath(file)!r}) goes with to='disk'")
+        self._file = None if file is None else Path(file)
+        self._layers = ChosenLayers(layers)
+        self._keeper = Keeper(policy)
+        self._room = Room(policy)
+        self._stream: Stream | None = None
+        self._modules: dict[str, int] = {}
         self._tracks: dict[str, list[Track]] = {}
+        self._tallies: dict[tuple[str, int], Tally] = {}
+        self._calls: dict[str, int] = {}
         self._unsettled: list[Track] = []
         self._unheard: dict[str, str] = {}
         self._stored: dict[str, tuple[int, str]] = {}
         self._new_ids: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
     def __enter__(self) -> Recording:
+        if self._keeper.policy.place == "disk":
+            self._stream = Stream(self._file)
+            if self._stream.is_temporary:
+                weakref.finalize(self._recording, self._stream.delete)
         self.open()
         return self._recording
 
@@ -78,21 +138,38 @@ class watch(Hearing):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
-        if error is not None:
-            return
-        if not len(self._recording):
-            raise ValueError(self._nothing_heard())
-        missing = {name: what for name, what in self._unheard.items() if name not in self._tracks}
+        try:
+            self.close()
+            if error is None and not len(self._recording):
+                raise ValueError(self._nothing_heard())
+            if error is None and self._stream is not None:
+                self._finish(self._stream)
+        finally:
+            if self._stream is not None:
+                self._stream.abandon()
+        if error is None:
+            self._say_what_is_missing()
+
+    def _finish(self, stream: Stream) -> None:
+        """Write what is still in memory, and the header."""
+        tracks = [track for name in self._tracks for track in self._tracks[name]]
+        entries = {track.name: track.filed(stream) for track in tracks}
+        maps = [entries[found.name] for found in self._recording]
+        ids = self._recording.ids
+        name = None if ids is None else stream.put_shared("ids", ids)
+        stream.finish(described(self._recording.model_name, maps, name))
+
+    def _say_what_is_missing(self) -> None:
+        missing = {name: what for name, what in self._unheard.items() if name not in self._modules}
         if missing:
             names = ", ".join(list(missing)[:6]) + (" …" if len(missing) > 6 else "")
             warnings.warn(
                 f"{len(missing)} attention modules ran unheard and are not in the recording: "
                 f"{names} ({' and '.join(sorted(set(missing.values())))})",
-                stacklevel=2,
+                stacklevel=3,
             )
         if self._stored:
-            warnings.warn(self._what_is_stored(), stacklevel=2)
+            warnings.warn(self._what_is_stored(), stacklevel=3)
 
     def _what_is_stored(self) -> str:
         names = ", ".join(list(self._stored)[:6]) + (" …" if len(self._stored) > 6 else "")
@@ -126,6 +203,7 @@ class watch(Hearing):
 
     def forward_begins(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Keep the token ids of this forward: the first integer (batch, tokens) it is given."""
+        self._calls.clear()
         if module is not self.model:
             return
         named = [kwargs[name] for name in ("input_ids", "ids") if name in kwargs]
@@ -144,23 +222,46 @@ class watch(Hearing):
 
     def hear(self, name: str, heard: Heard, output: Tensor) -> None:
         """Put one call into the map it belongs to."""
+        number = self._modules.setdefault(name, len(self._modules))
+        if not self._layers.include(number, name):
+            return
+        call, refer = self._keeper.read(heard)
+        if self._measure is not None:
+            self._add_up(name, call)
+            return
         if heard.stored_because is not None and heard.bias is not None:
             before, _ = self._stored.get(name, (0, ""))
             self._stored[name] = (before + heard.bias.nbytes, heard.stored_because)
-        call, refer = self._keeper.read(heard)
         call = without_free_slots(call)
         track, shared = self._goes_on(name, call)
+        self._room.check(call, shared, self._stack[-1], self.names, self.forwards, self._stream)
         if track is None:
             tracks = self._tracks.setdefault(name, [])
             full_name = f"{name}#{len(tracks)}" if tracks else name
             track = Track(full_name, self._keeper, self._keeper.policy.heads)
-            tracks.append(track)
             track.add(heard, call, refer, 0, self.forwards)
+            tracks.append(track)
             self._recording.append(AttentionMap(track))
         else:
             track.add(heard, call, refer, shared, self.forwards)
             self._append_ids(track)
         self._unsettled.append(track)
+
+    def _add_up(self, name: str, call: AttentionCall) -> None:
+        """Measure a call, and add it to what its module did in earlier forwards."""
+        assert self._measure is not None
+        place = self._calls.get(name, 0)  # a module may run several times in one forward
+        self._calls[name] = place + 1
+        tally = self._tallies.get((name, place))
+        if tally is None:
+            full_name = f"{name}#{place}" if place else name
+            heads = self._keeper.policy.heads or tuple(range(call.shape[1]))
+            tally = self._tallies[name, place] = Tally(full_name, heads)
+            self._recording.append(AttentionMap(tally))
+        ids = self._new_ids
+        if ids is not None and ids.shape != (call.shape[0], call.shape[3]):
+            ids = None
+        tally.add(head_sums(call, self._measure, ids=ids), call.shape)
 
     def _goes_on(self, name: str, call: AttentionCall) -> tuple[Track | None, int]:
         """The earlier record of a module that a call goes on with, and how many keys they share."""
@@ -173,10 +274,12 @@ class watch(Hearing):
 
     def module_ends(self, *, forward_is_over: bool) -> None:
         """Take over what came after the last calls: their output projections."""
-        waiting = self._unsettled
-        self._unsettled = [
-            track for track in waiting if not track.settle(forward_is_over=forward_is_over)
-        ]
+        waiting, self._unsettled = self._unsettled, []
+        for track in waiting:
+            if not track.settle(forward_is_over=forward_is_over):
+                self._unsettled.append(track)
+            elif self._stream is not None:
+                track.file(self._stream)
 
     def _append_ids(self, track: Track) -> None:
         """When a later forward went on where the first map ended, so do its ids."""
@@ -185,3 +288,17 @@ class watch(Hearing):
             return
         if ids.shape[1] < track.shape[2] and ids.shape[1] + new.shape[1] == track.shape[2]:
             self._recording.ids = np.concatenate([ids, new], axis=1)
+
+
+def _read_measure(
+    measure: Sequence[str] | None, dtype: Any, to: Any, file: Any
+) -> tuple[str, ...] | None:
+    if measure is None:
+        return None
+    names = (measure,) if isinstance(measure, str) else tuple(measure)
+    unknown = [name for name in names if name not in MEASURES]
+    if unknown or not names:
+        raise ValueError(f"watch(…, measure={measure!r}): there are the measures {list(MEASURES)}")
+    if dtype is not None or to is not None or file is not None:
+        raise ValueError("watch(…, measure=…) keeps no tensors: leave out dtype, to and file")
+    return names

@@ -18,6 +18,7 @@ from safetensors import TensorSpec, serialize_file
 from jumok.lens.attention_map import AttentionMap
 from jumok.lens.call import Array
 from jumok.lens.rules import written_mask
+from jumok.lens.stored import FileArray
 
 FORMAT = 1
 """Version of the JSON object."""
@@ -48,11 +49,13 @@ class Writer:
         return known
 
     def entry(self, found: AttentionMap) -> dict[str, Any]:
+        """A map as JSON, its arrays collected."""
         call = found.call
         prefix = found.name
         entry: dict[str, Any] = {
             "name": found.name,
             "shape": list(found.shape),
+            "heads": list(found.heads),
             "scale": call.scale,
             "softcap": call.softcap,
             "mask": written_mask(call.mask, f"{prefix}.mask", self.add),
@@ -86,21 +89,24 @@ class Writer:
         os.close(handle)
         try:
             serialize_file(specs, temporary, {"jumok": header})
-            os.chmod(temporary, 0o666 & ~_umask())
+            os.chmod(temporary, free_permissions())
             os.replace(temporary, path)
         except BaseException:
             os.unlink(temporary)
             raise
 
 
-def _umask() -> int:
+def free_permissions() -> int:
+    """What a new file of the user is allowed to be."""
     current = os.umask(0)
     os.umask(current)
-    return current
+    return 0o666 & ~current
 
 
 def bare_array(array: Array) -> tuple[np.ndarray[Any, Any], str]:
     """A contiguous NumPy array and the name of its type, bfloat16 as its bits."""
+    if isinstance(array, FileArray):
+        return array.bits()
     if isinstance(array, np.ndarray):
         return np.ascontiguousarray(array), array.dtype.name
     array = array.detach().cpu().contiguous()
