@@ -103,16 +103,12 @@ def build(
         piece = _piece(names, ours)
         used.update(piece.theirs)
         missing = [name for name in piece.theirs if name not in tensors]
-        if missing and ours in family.optional:
-            part = torch.zeros(wanted.shape)
-        elif missing:
+        if missing:
             raise ValueError(
                 f"{source} lacks the tensor {missing[0]!r} that a {family.name} model with these "
                 f"settings needs (as part of {ours})"
             )
-        else:
-            part = _assemble(piece, tensors, wanted, source)
-        state[ours] = part.to(device=device, dtype=dtype)
+        state[ours] = _assemble(piece, tensors, wanted, source).to(device=device, dtype=dtype)
     if config.tied_head:
         used.update(names["head.weight"].theirs if "head.weight" in names else ())
     _account_for(family, set(tensors) - used, source)
@@ -250,17 +246,18 @@ def _settle(
     source: str,
 ) -> AnyConfig:
     """What the tensors have the last word about: heads and the pooler."""
+
+    def has(ours: str) -> bool:
+        return ours in names and all(name in tensors for name in names[ours].theirs)
+
     if family.model is Encoder:
         assert isinstance(config, Config)
-
-        def has(ours: str) -> bool:
-            return ours in names and all(name in tensors for name in names[ours].theirs)
-
         return replace(config, pooler=has("pooler.weight"), masked_head=has("masked_head.bias"))
     tied = _is_head_tied(config, tensors, names, source)
     if isinstance(config, EncoderDecoderConfig):
         encoder = replace(config.encoder, tied_head=tied)
-        return replace(config, encoder=encoder, decoder=replace(config.decoder, tied_head=tied))
+        decoder = replace(config.decoder, tied_head=tied)
+        return replace(config, encoder=encoder, decoder=decoder, head_bias=has("head_bias"))
     return replace(config, tied_head=tied)
 
 

@@ -249,8 +249,8 @@ class EncoderDecoderConfig:
     ) -> EncoderDecoderConfig:
         """The Transformer of Vaswani et al. 2017; the defaults are its base model (table 3).
 
-        Sinusoidal positions, post-norm, ReLU, and one table for source, target and logits, whose
-        rows are multiplied by √E (section 3.4).
+        Sinusoidal positions (sines first, as in the authors' program), post-norm, ReLU, and one
+        table for source, target and logits, whose rows are multiplied by √E (section 3.4).
         """
         side = Config(
             vocab_size,
@@ -259,7 +259,7 @@ class EncoderDecoderConfig:
             n_heads,
             hidden_dim=hidden_dim,
             context=context,
-            positions=Sinusoidal(),
+            positions=Sinusoidal("halves"),
             norm="layer",
             norm_place="post",
             embedding_norm=False,
@@ -269,6 +269,7 @@ class EncoderDecoderConfig:
             output_bias=True,
             feed_forward_bias=True,
             dropout=dropout,
+            init_std=emb_dim**-0.5,
             bos_id=bos_id,
             eos_ids=eos_ids,
             pad_id=pad_id,

@@ -255,7 +255,7 @@ def table(rows: int, width: int) -> nn.Embedding:
 
 
 def initialise(model: nn.Module, config: Config) -> None:
-    """Normal weights; what is added to the stream 2L times is smaller by √(2L) (GPT-2).
+    """Normal weights; what is added 2L times and not normalised is smaller by √(2L) (GPT-2).
 
     Embeddings that are scaled up start smaller, so that they enter the stream with a variance
     of 1.
@@ -265,7 +265,8 @@ def initialise(model: nn.Module, config: Config) -> None:
     for name, module in model.named_modules():
         if isinstance(module, (nn.Linear, nn.Embedding)):
             std = config.init_std
-            if name.endswith((".attention.output", ".cross_attention.output", ".down")):
+            added = name.endswith((".attention.output", ".cross_attention.output", ".down"))
+            if added and config.norm_place == "pre":
                 std /= math.sqrt(2 * config.n_layers)
             if type(module) is nn.Embedding and config.embedding_scale > 1:
                 std = 1 / config.embedding_scale

@@ -61,7 +61,6 @@ class Family:
         heads: beginnings (without prefix) of tensors for tasks that our class doesn't do.
         varying: further names, which depend on the configuration.
         copies: names of tensors (without prefix) that repeat another one → that one.
-        optional: our names of parts that a checkpoint may lack; they stay as they are made.
         masked_architecture: transformers' class for an encoder with its masked-token head.
         masked_names: as ``names``, for that head.
     """
@@ -77,7 +76,6 @@ class Family:
     heads: tuple[str, ...] = ()
     varying: Callable[[AnyConfig], Mapping[str, Piece]] = lambda config: {}
     copies: Mapping[str, str] = field(default_factory=dict)
-    optional: tuple[str, ...] = ()
     masked_architecture: str = ""
     masked_names: Mapping[str, Piece] = field(default_factory=dict)
 
@@ -93,6 +91,8 @@ class Family:
             return False
         if isinstance(config, Config):  # these are told by their tensors, or by another file
             config = replace(config, pooler=False, masked_head=False)
+        elif "head_bias" in self.names:
+            config = replace(config, head_bias=said.head_bias)
         return bool(said == config)
 
 

@@ -98,7 +98,7 @@ def _read_marian(settings: Settings) -> EncoderDecoderConfig:
             **shared,
         )
 
-    config = EncoderDecoderConfig(side_of("encoder"), side_of("decoder"), head_bias=True)
+    config = EncoderDecoderConfig(side_of("encoder"), side_of("decoder"))
     settings.finish()
     return config
 
@@ -143,5 +143,4 @@ MARIAN = Family(
         "encoder.embed_tokens.weight": "shared.weight",
         "decoder.embed_tokens.weight": "shared.weight",
     },
-    optional=("head_bias",),
 )
