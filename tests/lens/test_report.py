@@ -8,6 +8,7 @@ from torch import nn
 
 import jumok
 from jumok import fused
+from jumok.lens.heads import MEASURES
 from jumok.masks import Causal, Padding
 
 
@@ -115,3 +116,45 @@ def test_only_a_recording_can_be_reported():
     for other in (None, nn.Linear(2, 2)):
         with pytest.raises(TypeError, match=f"got {type(other).__name__}"):
             jumok.report(other)
+
+
+def test_further_columns_and_their_tables():
+    recording = record(Causal())
+    report = jumok.report(recording, measures=["window", "induction", "confidence", "sink_rate"])
+    assert list(report.columns)[-4:] == ["window", "induction", "confidence", "sink_rate"]
+    w = recording[0][...].double().numpy()
+    np.testing.assert_allclose(report.columns["confidence"], w.max(-1).mean((0, 2)), atol=1e-5)
+    assert (report.columns["induction"] == 0).all()  # no token occurs twice
+    everything = jumok.report(recording, measures=[name for name in MEASURES if name != "special"])
+    lines = repr(everything).splitlines()
+    assert max(map(len, lines)) <= 110
+    assert sum(line.startswith("one row per head") for line in lines) == 3
+    for name in everything.columns:
+        assert name == "layer" or name.split("_")[0] in repr(everything)
+
+
+def test_further_columns_that_cannot_be_had():
+    recording = record(Causal())
+    with pytest.raises(ValueError, match="no such measure: \\['indction'\\]"):
+        jumok.report(recording, measures=["indction"])
+    with pytest.raises(TypeError, match=r"a list of names, such as \['window'\]"):
+        jumok.report(recording, measures="window")
+    with pytest.raises(ValueError, match="known to the tokenizer"):
+        jumok.report(recording, measures=["special"])
+    recording.ids = None
+    with pytest.raises(ValueError, match="no token ids to compare for induction"):
+        jumok.report(recording, measures=["induction"])
+
+
+def test_special_tokens_are_those_of_the_tokenizer():
+    model, tokenizer = jumok.load("minilm")
+    ids = tokenizer.encode("apple phone")
+    with torch.no_grad(), jumok.watch(model) as recording:
+        model(torch.tensor([ids]))
+    report = jumok.report(recording, tokenizer, measures=["special"])
+    ends = [0, len(ids) - 1]
+    expected = np.concatenate([m[0][..., ends].sum(-1).mean(-1) for m in recording])
+    np.testing.assert_allclose(report.columns["special"], expected, atol=1e-5)
+    assert list(report.columns)[-4:] == [
+        "most_read", "most_read_token", "most_read_share", "special"
+    ]  # fmt: skip

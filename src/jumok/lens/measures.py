@@ -19,6 +19,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from jumok.lens.call import Array, AttentionCall
+from jumok.lens.observers import Observer
 from jumok.lens.tiles import HIDDEN, Tile, Tiles, log_normalizers
 from jumok.masks import Both, Dense, Mask, Padding, Spans, Steps
 
@@ -68,6 +69,7 @@ def measure(
     columns: Sequence[int] = (0,),
     offsets: Sequence[int] = (0, -1),
     bounds: Sequence[int] | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Measures:
     """Measure several things in one pass.
 
@@ -77,6 +79,7 @@ def measure(
         columns: keys of ``columns``; negative ones count from the end.
         offsets: of ``diagonals``: 0 is the token itself, −1 the one before.
         bounds: of ``segments``.
+        observers: are shown every tile as well.
 
     Raises:
         ValueError: an unknown quantity, a key that is not there, bounds that are no segments.
@@ -128,6 +131,8 @@ def measure(
                     assert masses is not None
                     inside = weights[:, :, start - low : stop - low]
                     _add(masses[(*at, s)], xp.sum(inside, axis=-1))
+            for observer in observers:
+                observer.see(weights, tile)
             if received is not None:
                 if real is not None:
                     xp.multiply(weights, real[tile.batch, tile.rows][:, None], out=weights)
@@ -241,7 +246,7 @@ def pooled(call: AttentionCall, size: int, how: str = "max") -> Array:
     shape = (batch, heads, -(-queries // tall), -(-keys // wide))
     cells = xp.full(shape, HIDDEN if how == "max" else 0.0, dtype=xp.float32, device=place)
     # A tile holds whole cells, or lies inside one row or column of cells.
-    align = (min(tall, 64), min(wide, 128 if isinstance(call.q, np.ndarray) else 512))
+    align = (min(tall, 64), min(wide, 128 if call.is_numpy else 512))
     rows = None if tall < 64 else 64
     together = max(1, tall // 64) if rows else 1  # nobody else adds to the same cells
     tiles = Tiles(call, rows=rows, align=align, together=together)
