@@ -31,6 +31,8 @@ class Heard:
     """W_O as (output width, heads · Dv), once it is known what takes the output."""
     projection_version: int | None = None
     projection_note: str = "it is not known yet what takes the attention's output"
+    is_followed: bool = True
+    """Whether the output is what the weights make of the values, so that W_O may be looked for."""
     stored_because: str | None = None
     """Why the weights themselves had to be kept, as the logarithms in `bias`; see `by_weights`."""
 

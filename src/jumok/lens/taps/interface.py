@@ -190,7 +190,7 @@ def _verified(
     read, note = known[key]
     heard = read(call, masks)
     if note is not None:
-        heard.projection_note = note
+        heard.projection_note, heard.is_followed = note, False
     return heard
 
 

@@ -157,7 +157,8 @@ class Listener(TorchFunctionMode):
             other = self._on_heard(heard, by_heads)
             if other is not None:
                 output, by_heads = join_heads(other), other
-            self._outputs.start(output, by_heads, heard)
+            if heard.is_followed:
+                self._outputs.start(output, by_heads, heard)
         return output
 
     def module_ran(self, module: torch.nn.Module, args: Any, output: Any) -> None:

@@ -84,7 +84,7 @@ class MaskReader:
         def look() -> Read:
             visible = mask.detach()[..., :n_keys]
             sees = visible.any(dim=-1, keepdim=True)
-            rule = _rule(visible | ~sees, (n_queries, n_keys), True)
+            rule = _rule(_even_rows(visible, ~sees), (n_queries, n_keys), True)
             if bool(sees.all()):
                 return rule, None
             least = torch.finfo(torch.float32).min
@@ -172,7 +172,9 @@ def _read(mask: Tensor, n_queries: int | None, n_keys: int | None, is_untouched:
     visible, level, is_plain = _visible(kept)
     if is_plain:
         # Very negative is not hidden: a row of nothing else is what its softmax makes of it.
-        rows = None if level is None or not bool(level.any()) else level
+        if visible is not None and level is not None:
+            visible = _even_rows(visible, level <= _HIDES)
+        rows = None if level is None or not bool(level.any()) else _far_down(level)
         return _rule(visible, sizes, True), rows
     rule = None if visible is None or sizes is None else compact(visible, *sizes)
     if isinstance(rule, (Dense, Everything)):
@@ -202,6 +204,33 @@ def _visible(mask: Tensor) -> tuple[Tensor | None, Tensor | None, bool]:
         is_plain = is_plain and bool(((part == best) | hidden).all())
     level = torch.where(level == -math.inf, torch.zeros_like(level), level)
     return (None if not is_plain and bool(visible.all()) else visible), level, is_plain
+
+
+def _even_rows(visible: Tensor, even: Tensor) -> Tensor:
+    """Let rows that hide every key see them all, up to the last one that any other row sees.
+
+    What lies behind that are slots of a cache that nobody has written yet.
+
+    Args:
+        visible: booleans of the mask's shape.
+        even: which rows, with a last dimension of 1.
+    """
+    if not bool(even.any()):
+        return visible
+    others = (visible & ~even).flatten(0, -2).any(dim=0)
+    found = others.nonzero()
+    stop = int(found[-1]) + 1 if len(found) else visible.shape[-1]
+    return (visible & ~even) | (
+        even & (torch.arange(visible.shape[-1], device=visible.device) < stop)
+    )
+
+
+def _far_down(level: Tensor) -> Tensor:
+    """Rows of the smallest number of a type; in float16 that swallows the scores added to it."""
+    if level.dtype != torch.float16:
+        return level
+    least = torch.finfo(torch.float32).min
+    return level.float().masked_fill(level == torch.finfo(torch.float16).min, least)
 
 
 def _rule(visible: Tensor | None, sizes: tuple[int, int] | None, is_own: bool) -> Mask | None:

@@ -1,9 +1,9 @@
 """Whether a reading of an attention function agrees with what ran.
 
 Tried on a few rows (the first, the middle and the last of the first and the last sequence, all
-heads): the weights of the reading against those that the function returned, if it returned any,
-and ``weights · v`` against its output. A reading that agrees is recorded; so nobody needs to know
-the function, and no model needs a case of its own.
+heads, but for padding): the weights of the reading against those that the function returned, if
+it returned any, and ``weights · v`` against its output. A reading that agrees is recorded; so nobody
+needs to know the function, and no model needs a case of its own.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ def agreement(heard: Heard, ran: Ran) -> Agreement:
             v = heard.v[b].float().repeat_interleave(call.group, dim=0)
             for row in sorted({0, n_queries // 2, n_queries - 1}):
                 w, slack = _row(call, b, row, ran.output.dtype)
+                if not bool((slack > 0).any()):
+                    continue
                 if ran.weights is not None:
                     got = ran.weights[b, :, row].float()
                     same = _same_weights(w, got, slack, ran.dropout)
@@ -69,10 +71,14 @@ def agreement(heard: Heard, ran: Ran) -> Agreement:
 
 
 def _row(call: AttentionCall, b: int, row: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """One row's weights (H, Tk), and what rounding may have done to them (H, 1), of 1."""
+    """One row's weights (H, Tk), and what rounding may have done to them (H, 1), of 1.
+
+    That is 0 for a row whose scores are all lost in rounding: it is padding.
+    """
     heads, n_keys = call.shape[1], call.shape[3]
     scores = call.scores([b], range(heads), range(row, row + 1), range(n_keys))[0, :, 0]
-    real = torch.where(scores > LOST_IN_ROUNDING, scores, 0.0).abs().amax(dim=-1, keepdim=True)
+    seen = scores > LOST_IN_ROUNDING
+    real = torch.where(seen, scores, 0.0).abs().amax(dim=-1, keepdim=True)
     if call.sinks is not None:
         scores = torch.cat([scores, call.sinks.float()[:, None]], dim=-1)
     w = scores.softmax(dim=-1)[:, :n_keys].nan_to_num(0.0)
@@ -80,7 +86,7 @@ def _row(call: AttentionCall, b: int, row: int, dtype: torch.dtype) -> tuple[Ten
     # Products of float32 are summed with more rounding than the last digit; those of halves are
     # summed in float32 and rounded once.
     factor = 32 if eps < 1e-6 else 2
-    return w, factor * eps * (2 + real)
+    return w, factor * eps * (2 + real) * seen.any(dim=-1, keepdim=True)
 
 
 def _same_weights(w: Tensor, got: Tensor, slack: Tensor, dropout: float) -> bool:
