@@ -43,12 +43,16 @@ def fresh(shape: Iterable[int]) -> Layout:
 
 def leaves(dimension: Iterable[Axis]) -> list[Axis]:
     """The axes of a dimension, or of several, as they are cut now."""
-    return [leaf for axis in dimension for leaf in axis.leaves()]
+    axes = list(dimension)
+    for axis in axes:
+        if axis.parts:
+            return [leaf for axis in axes for leaf in axis.leaves()]
+    return axes
 
 
 def all_leaves(layout: Layout) -> list[Axis]:
     """The axes of all dimensions."""
-    return [leaf for dimension in layout for leaf in leaves(dimension)]
+    return leaves([axis for dimension in layout for axis in dimension])
 
 
 def size_of(dimension: Dimension) -> int:

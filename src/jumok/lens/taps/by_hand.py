@@ -32,7 +32,7 @@ from torch import Tensor
 
 from jumok.lens.taps.axes import Axis, Layout, Term, all_leaves, fresh, leaves, size_of
 from jumok.lens.taps.heard import Heard, by_weights
-from jumok.lens.taps.scores import CannotRead, Reading, Scores, read
+from jumok.lens.taps.scores import CannotRead, Reading, Scores, SeenMasks, read
 
 if TYPE_CHECKING:
     from jumok.lens.taps.listener import Listener
@@ -135,6 +135,7 @@ class HandTap:
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self._followed: dict[int, _Followed] = {}
+        self._seen = SeenMasks()
 
     def __bool__(self) -> bool:
         return bool(self._followed)
@@ -142,6 +143,7 @@ class HandTap:
     def forget(self) -> None:
         """Follow nothing any more."""
         self._followed.clear()
+        self._seen.forget()
 
     def value(self, tensor: Any) -> Value | None:
         """What is known of a tensor."""
@@ -197,7 +199,7 @@ class HandTap:
             sink = 0 if value.sink_first else -1
             ran = result.narrow(-1, 0 if sink else 1, size_of(layout[-1]))
         try:
-            reading = read(value, keys, self.listener.masks, scores)
+            reading = read(value, keys, self.listener.masks, self._seen, scores)
             if reading.agrees_with(Term(ran.detach(), layout)):
                 return Weights(layout, keys, reading, sink=sink)
             why = "what was done to the scores is not understood"

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jumok.lens.call import AttentionCall
 from jumok.lens.taps.axes import Axis, Layout, Term, all_leaves, leaves
 from jumok.lens.taps.heard import Heard
 from jumok.lens.taps.mask_reader import MaskReader
@@ -156,29 +155,76 @@ class Reading:
 
     def agrees_with(self, weights: Term) -> bool:
         """Whether three rows of the softmax that ran are what the record gives back."""
-        ran = weights.arranged(self.groups, [True] * 4)
-        batch, heads, queries, keys = ran.shape
-        k = self._keys(self.shared_heads)
-        call = AttentionCall(
-            self.q, k, None, self.mask, self.bias, self.scale, self.softcap, self.sinks
-        )
+        ran = weights.arranged(self.groups, [True] * 4)[-1]
+        n_queries = ran.shape[1]
+        rows = sorted({0, n_queries // 2, n_queries - 1})
+        scores = self._last_scores(rows)
+        usual = torch.where(scores.abs() < 1e3, scores, 0.0).abs().amax(-1, keepdim=True)
+        if self.sinks is not None:
+            sinks = self.sinks.float()[:, None, None].expand(-1, len(rows), 1)
+            scores = torch.cat([scores, sinks], dim=-1)
+        found = scores.softmax(-1)[..., : ran.shape[2]].nan_to_num(0.0)
+        right = ran[:, rows].float().nan_to_num(0.0)
+        # Both errors that a rounding of the scores makes: relative ones, and in the small.
         eps = max(torch.finfo(self.q.dtype).eps, torch.finfo(ran.dtype).eps, 1e-6)
-        for b, row in {(0, 0), (batch // 2, queries // 2), (batch - 1, queries - 1)}:
-            rows, columns = range(row, row + 1), range(keys)
-            scores = call.scores([b], list(range(heads)), rows, columns)
-            found = call.weights([b], list(range(heads)), rows, columns)[0]
-            right = ran[b, :, row : row + 1].float().nan_to_num(0.0)
-            usual = scores[(scores > -1e3) & (scores < 1e3)].abs()
-            size = float(usual.max()) if usual.numel() else 0.0
-            # Both errors that a rounding of the scores makes: relative ones, and in the small.
-            allowed = 4 * eps * (4 + size) * (right + 0.1 * right.amax(-1, keepdim=True)) + eps
-            if not bool(((found - right).abs() <= allowed).all()):
-                return False
-        return True
+        allowed = 4 * eps * (4 + usual) * (right + 0.1 * right.amax(-1, keepdim=True)) + eps
+        return bool(((found - right).abs() <= allowed).all())
+
+    def _last_scores(self, rows: list[int]) -> Tensor:
+        """The scores of some queries of the last batch element, float32 (H, rows, Tk)."""
+        k = self._keys(self.shared_heads)[-1].float()
+        _, n_heads, n_queries, width = self.q.shape
+        n_keys = k.shape[1]
+        q = self.q[-1][:, rows].float().reshape(k.shape[0], -1, width)
+        scores = (q @ k.mT).reshape(n_heads, len(rows), n_keys) * self.scale
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if self.bias is not None:
+            bias = self.bias[-1]
+            scores = scores + (bias[:, rows] if bias.shape[1] > 1 else bias).float()
+        if self.mask is not None:
+            for number, row in enumerate(rows):
+                part = range(row, row + 1)
+                tile = self.mask.tile(part, range(n_keys), n_queries, n_keys, self.q)
+                if isinstance(tile, bool):
+                    tile = torch.full((1, 1), tile)
+                tile = tile[(None,) * (4 - tile.ndim)][-1, :, 0]
+                scores[:, number].masked_fill_(~tile, -math.inf)
+        return scores
+
+
+class SeenMasks:
+    """Masks and biases by what they say: layers often build one each, and all the same."""
+
+    _KEPT = 4
+
+    def __init__(self) -> None:
+        self._arrays: list[Tensor] = []
+
+    def forget(self) -> None:
+        """Let go of them."""
+        self._arrays.clear()
+
+    def alike(self, array: Tensor) -> Tensor:
+        """An equal array that was seen before, or else this one."""
+        for other in self._arrays:
+            if (
+                other.shape == array.shape
+                and other.dtype == array.dtype
+                and other.device == array.device
+                and torch.equal(other, array)
+            ):
+                return other
+        self._arrays = [*self._arrays[1 - self._KEPT :], array]
+        return array
 
 
 def read(
-    scores: Scores, keys: Sequence[Axis], masks: MaskReader, softmaxed: Tensor | None
+    scores: Scores,
+    keys: Sequence[Axis],
+    masks: MaskReader,
+    seen: SeenMasks,
+    softmaxed: Tensor | None,
 ) -> Reading:
     """What a softmax over the axes `keys` of some scores is, as a call without values.
 
@@ -186,6 +232,7 @@ def read(
         scores: how they came about.
         keys: the axes that the softmax runs over.
         masks: reads each mask once.
+        seen: masks that earlier layers made for themselves.
         softmaxed: the scores themselves, to tell rows that see nothing.
 
     Raises:
@@ -207,7 +254,7 @@ def read(
     groups = [batch, heads, queries, keys]
     if scores.softcap is not None:
         scale *= scores.softcap
-    mask, bias = _masked(scores, groups, n_queries, n_keys, masks, softmaxed)
+    mask, bias = _masked(scores, groups, n_queries, n_keys, masks, seen, softmaxed)
     sinks = None
     if scores.sinks is not None:
         if any(scores.sinks.has(axis) for axis in (*batch, *queries, *keys) if axis.size > 1):
@@ -297,6 +344,7 @@ def _masked(
     n_queries: int,
     n_keys: int,
     masks: MaskReader,
+    seen: SeenMasks,
     softmaxed: Tensor | None,
 ) -> tuple[Mask | None, Tensor | None]:
     """Rule and bias of all that was added and filled."""
@@ -315,7 +363,8 @@ def _masked(
 
         def look(term: Term = term, factor: float = factor) -> Any:
             added = arranged(term)
-            return masks.read(added if factor == 1 else added * factor, n_queries, n_keys)
+            added = added if factor == 1 else added * factor
+            return masks.read(seen.alike(added), n_queries, n_keys)
 
         shape = tuple(_length(group) for group in groups)
         new_rule, new_bias = masks.once(term.tensor, ("by hand", shape, factor), look)
@@ -339,7 +388,7 @@ def _masked(
                 lowest = torch.finfo(torch.float32).min
                 level = torch.zeros(empty.shape, device=empty.device).masked_fill(empty, lowest)
                 bias = masks.both(bias, level)
-        new_rule, _ = masks.read(visible, n_queries, n_keys)
+        new_rule, _ = masks.read(seen.alike(visible), n_queries, n_keys)
         rule = _joined_rules(rule, new_rule)
     return rule, bias
 
