@@ -14,17 +14,21 @@ __all__ = [
     "Config",
     "Decoder",
     "Encoder",
+    "EncoderDecoder",
+    "EncoderDecoderConfig",
     "MultiHeadAttention",
     "Recording",
     "ablate",
     "ablation_effect",
     "attention",
     "causal_mask",
+    "embed",
     "figure",
     "generate",
     "load",
     "open",
     "report",
+    "rollout",
     "save",
     "softmax",
     "sources",
@@ -39,12 +43,15 @@ if TYPE_CHECKING:
     from jumok.lens.recording import Recording
     from jumok.lens.recording import open_recording as open
     from jumok.lens.report import report
+    from jumok.lens.rollout import rollout
     from jumok.lens.sources import sources
     from jumok.lens.watch import watch
     from jumok.model.attention import MultiHeadAttention
-    from jumok.model.config import Config
+    from jumok.model.config import Config, EncoderDecoderConfig
+    from jumok.model.encoder_decoder import EncoderDecoder
     from jumok.model.generate import generate
     from jumok.model.loading import load, save
+    from jumok.model.sentences import embed
     from jumok.model.transformer import Decoder, Encoder
     from jumok.view.figure import figure
 
@@ -53,17 +60,21 @@ _HOMES = {
     "Config": "jumok.model.config",
     "Decoder": "jumok.model.transformer",
     "Encoder": "jumok.model.transformer",
+    "EncoderDecoder": "jumok.model.encoder_decoder",
+    "EncoderDecoderConfig": "jumok.model.config",
     "MultiHeadAttention": "jumok.model.attention",
     "Recording": "jumok.lens.recording",
     "ablate": "jumok.lens.ablate",
     "ablation_effect": "jumok.lens.ablate",
     "attention": "jumok.definition",
     "causal_mask": "jumok.definition",
+    "embed": "jumok.model.sentences",
     "figure": "jumok.view.figure",
     "generate": "jumok.model.generate",
     "load": "jumok.model.loading",
     "open": "jumok.lens.recording",
     "report": "jumok.lens.report",
+    "rollout": "jumok.lens.rollout",
     "save": "jumok.model.loading",
     "softmax": "jumok.definition",
     "sources": "jumok.lens.sources",

@@ -73,6 +73,8 @@ class Tiles:
         rows: rows of a tile; `None` for what is fastest.
         columns: columns of a tile; likewise.
         align: tiles start and end at multiples of these (rows, columns).
+        only: a sequence of the batch and the rows of it that are wanted; `None` for everything.
+        all_heads: a tile has all heads.
         together: so many tiles, one below the other, are walked through by the same thread.
         scores: give scores instead of logarithms of weights, −inf where hidden.
 
@@ -88,18 +90,23 @@ class Tiles:
         rows: int | None = None,
         columns: int | None = None,
         align: tuple[int, int] = (1, 1),
+        only: tuple[int, range] | None = None,
+        all_heads: bool = False,
         together: int = 1,
         scores: bool = False,
     ) -> None:
         self.call = call
         self._xp = array_namespace(call.q)
-        self._numpy = isinstance(call.q, np.ndarray)
+        self._numpy = call.is_numpy
         # PyTorch's exp takes three times as long as its exp2; NumPy has it the other way round.
         # A bias may be too large to be multiplied.
         binary = not self._numpy and call.bias is None
         self.unit = math.log(2) if binary else 1.0
         self._exp = self._xp.exp2 if binary else self._xp.exp
+        self._only = only
         self._key_heads = max(1, min(int(call.k.shape[1]), _HEADS // max(call.group, 1)))
+        if all_heads:
+            self._key_heads = max(1, int(call.k.shape[1]))
         heads = self._key_heads * call.group
         fast = 16
         while 2 * fast * heads <= _HEADS_AND_ROWS:
@@ -142,13 +149,15 @@ class Tiles:
 
     def _bundles(self) -> list[tuple[int, int, range]]:
         """Batch, first key head, rows: from the last rows, which see most."""
-        batch, _, queries, _ = self.call.shape
+        batches, rows = range(self.call.shape[0]), range(self.call.shape[2])
+        if self._only is not None:
+            batches, rows = range(self._only[0], self._only[0] + 1), self._only[1]
         height = self.rows * self._together
         return [
-            (b, first, range(start, min(start + height, queries)))
-            for b in range(batch)
+            (b, first, range(start, min(start + height, rows.stop)))
+            for b in batches
             for first in range(0, int(self.call.k.shape[1]), self._key_heads)
-            for start in range(0, queries, height)[::-1]
+            for start in range(rows.start, rows.stop, height)[::-1]
         ]
 
     def _subtracted(self) -> list[Array]:
