@@ -90,6 +90,9 @@ class Hearing:
             # A compiled module would run past every tap, or trace them.
             self._exits.enter_context(torch.compiler.set_stance("force_eager"))
         for module in self.names:
+            if isinstance(module, torch.jit.ScriptModule):
+                self._note_script(module)
+                continue
             before = module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True)
             after = module.register_forward_hook(self._after, always_call=True)
             self._exits.callback(before.remove)
@@ -97,6 +100,22 @@ class Hearing:
         self._exits.enter_context(transformers_functions(_listening))
         _open.set((*_open.get(), self))
         self._exits.callback(self._end)
+
+    def _note_script(self, module: torch.jit.ScriptModule) -> None:
+        """Say of a scripted or traced module that attends, and is no part of another, so."""
+        name = self.names[module]
+        inside = any(
+            isinstance(other, torch.jit.ScriptModule) and (not path or name.startswith(path + "."))
+            for other, path in self.names.items()
+            if other is not module
+        )
+        graph = "" if inside else str(module.inlined_graph)
+        if "aten::softmax" in graph or "scaled_dot_product" in graph:
+            self.hear_nothing(
+                name or type(module).__name__,
+                "compiled by torch.jit, which runs no Python that could be listened to: watch the "
+                "module that it was made from",
+            )
 
     def close(self) -> None:
         """Hear no more."""

@@ -182,22 +182,20 @@ class watch(Hearing):
 
     def _nothing_heard(self) -> str:
         name = type(self.model).__name__
-        if not self.ran:
+        if not self.ran and not self._unheard:
             return (
                 f"no attention was heard: {name} did not run inside the `with` block. Call the "
                 f"very module that was given to jumok.watch, in the same thread"
             )
+        if self._unheard:
+            what = "; ".join(f"{where}: {words}" for where, words in self._unheard.items())
+            return f"no attention was heard in {name}. What ran unheard is {what}"
         kinds = ", ".join(list(self.ran)[:12]) + (" …" if len(self.ran) > 12 else "")
-        what = " and ".join(sorted(set(self._unheard.values())))
-        advice = (
-            f"What could not be heard: {what}"
-            if what
-            else "Attention is a softmax of products of queries and keys, multiplied with values; "
-            "a softmax over features, a gate or a router is none. Scripted and traced modules "
-            "(torch.jit) run no Python that could be listened to: watch the module they were "
-            "made from"
+        return (
+            f"no attention was heard in {name}. These modules ran: {kinds}. Attention is a softmax "
+            f"of products of queries and keys that is multiplied with values; a softmax over "
+            f"features, a gate or a router is none"
         )
-        return f"no attention was heard in {name}. These modules ran: {kinds}. {advice}"
 
     # -- what is heard ------------------------------------------------------------------------
 
