@@ -557,3 +557,23 @@ def test_flash_attention_while_it_generates(flash_model, llama):
     attentions = model(ids[:, :-1], attention_mask=mask, output_attentions=True).attentions
     for found, weights in zip(recording, attentions, strict=True):
         assert_same(found, weights, mask, atol=1e-5)
+
+
+# -- FlexAttention ----------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_flex_attention_stays_compiled():
+    """Block masks become rules, and the outputs are those of the compiled kernel."""
+    settings = {
+        "sliding_window": 8, "attn_logit_softcapping": 2.0, "num_hidden_layers": 1,
+        "layer_types": ["sliding_attention"],
+    }  # fmt: skip
+    model, eager = build("gemma2", "flex_attention", **settings), build("gemma2", **settings)
+    recording = watched(model, input_ids=IDS, attention_mask=LEFT)
+    with torch.no_grad():
+        attentions = eager(IDS, attention_mask=LEFT, output_attentions=True).attentions
+    for found, weights in zip(recording, attentions, strict=True):
+        assert_same(found, weights, LEFT, atol=1e-5)
+        assert found.call.softcap == 2.0
+        assert all(array.numel() <= 2 * TOKENS for array in mask_arrays(found.call.mask))

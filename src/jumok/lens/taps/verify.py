@@ -2,8 +2,8 @@
 
 Tried on a few rows (the first, the middle and the last of the first and the last sequence, all
 heads, but for padding): the weights of the reading against those that the function returned, if
-it returned any, and ``weights · v`` against its output. A reading that agrees is recorded; so nobody
-needs to know the function, and no model needs a case of its own.
+it returned any, and ``weights · v`` against its output. A reading that agrees is recorded, so that
+nobody needs to know the function, and no model needs a case of its own.
 """
 
 from __future__ import annotations
