@@ -52,8 +52,8 @@ class Hearing:
         self.model = model
         self.purpose = purpose
         self.names = {module: name for name, module in reversed(list(model.named_modules()))}
-        self.ran: dict[str, None] = {}
-        """Class names of the modules that ran, in order."""
+        self.ran: dict[str, str] = {}
+        """Path and class name of the modules that ran, in order."""
         self.forwards = 0
         """Number of forwards that have begun."""
         self._stack: list[torch.nn.Module] = []
@@ -146,7 +146,7 @@ class Hearing:
             self.forwards += 1
             self.forward_begins(module, args, kwargs)
         self._stack.append(module)
-        self.ran[type(module).__name__] = None
+        self.ran[self.names[module]] = type(module).__name__
         if _running.depth == 0:
             _running.listener = Listener(_heard, _unheard)
             _running.exits = ExitStack()

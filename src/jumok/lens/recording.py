@@ -17,6 +17,7 @@ from typing import Any, overload
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 from safetensors import SafetensorError, safe_open
 
 from jumok.lens.attention_map import AttentionMap, readable_bytes
@@ -36,11 +37,14 @@ class Recording(Sequence[AttentionMap]):
         model_name: class name of the model, or what it was called.
         ids: token ids the model was given, NumPy (batch, tokens), those of later decode steps
             appended; `None` if it was given none.
+        without_attention: modules that ran and mix tokens without attention weights (Mamba,
+            linear attention, FNet, RWKV, or a layer that skips its attention): path → class name.
     """
 
     def __init__(self, model_name: str, maps: Sequence[AttentionMap] = ()) -> None:
         self.model_name = model_name
         self.ids: np.ndarray[Any, np.dtype[np.int64]] | None = None
+        self.without_attention: dict[str, str] = {}
         self._maps = list(maps)
 
     def __len__(self) -> int:
@@ -109,6 +113,20 @@ class Recording(Sequence[AttentionMap]):
             "", "all", "", "", "", "", readable_bytes(self.held_bytes), readable_bytes(self.nbytes)
         )
         yield table
+        if self.without_attention:
+            yield Text(self.what_is_not_here)
+
+    @property
+    def what_is_not_here(self) -> str:
+        """One line about `without_attention`: which layers have no map, and why."""
+        by_class: dict[str, list[str]] = {}
+        for name, kind in self.without_attention.items():
+            by_class.setdefault(kind, []).append(name)
+        parts = [
+            f"{kind} ({', '.join(names[:3])}{f' and {len(names) - 3} more' * (len(names) > 3)})"
+            for kind, names in by_class.items()
+        ]
+        return f"no attention weights here: {'; '.join(parts)}"
 
     def __repr__(self) -> str:
         console = Console(width=100, no_color=True, highlight=False)
@@ -126,7 +144,7 @@ class Recording(Sequence[AttentionMap]):
         writer = Writer()
         maps = [writer.entry(found) for found in self._maps]
         ids = None if self.ids is None else writer.add("ids", self.ids)
-        writer.write(Path(path), described(self.model_name, maps, ids))
+        writer.write(Path(path), described(self.model_name, maps, ids, self.without_attention))
 
 
 def open_recording(path: str | os.PathLike[str]) -> Recording:
@@ -178,6 +196,7 @@ def _read(header: dict[str, Any], arrays: StoredArrays) -> Recording:
     recording = Recording(str(header["model"]), [AttentionMap(source) for source in sources])
     if "ids" in header:
         recording.ids = np.array(arrays[header["ids"]])
+    recording.without_attention = dict(header.get("without_attention", {}))
     return recording
 
 

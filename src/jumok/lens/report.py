@@ -78,10 +78,12 @@ class Report:
             * ``special``: weight on special tokens (Clark et al. 2019, "What Does BERT Look At?").
 
             Those that compare tokens are NaN where keys are no tokens of the recording's ids.
+        note: which layers mix tokens without attention weights and so have no rows; shown below.
     """
 
-    def __init__(self, columns: dict[str, Any]) -> None:
+    def __init__(self, columns: dict[str, Any], note: str = "") -> None:
         self.columns = columns
+        self.note = note
 
     def __len__(self) -> int:
         return len(self.columns["head"])
@@ -132,6 +134,8 @@ class Report:
             for row in zip(*(cells[name] for name in [*keys, *part]), strict=True):
                 table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
             yield table
+        if self.note:
+            yield Text(self.note)
 
     def __repr__(self) -> str:
         console = Console(width=110, no_color=True, highlight=False)
@@ -204,7 +208,7 @@ def report(recording: Recording, tokenizer: Any = None, measures: Sequence[str] 
         ]
         for name in list(columns)[list(columns).index("most_read") + 1 : -1]:
             columns[name] = columns.pop(name)  # the label stands beside the position
-    return Report(columns)
+    return Report(columns, recording.what_is_not_here if recording.without_attention else "")
 
 
 def _shown(name: str, value: Any) -> str:

@@ -32,6 +32,7 @@ from jumok.lens.streaming import Stream
 from jumok.lens.tallies import Tally
 from jumok.lens.taps import Heard
 from jumok.lens.tracks import Track
+from jumok.lens.without_attention import without_attention
 from jumok.lens.writing import described
 
 
@@ -140,6 +141,9 @@ class watch(Hearing):
     ) -> None:
         try:
             self.close()
+            self._recording.without_attention = without_attention(
+                self.model, self.ran, [*self._modules, *self._unheard]
+            )
             if error is None and not len(self._recording):
                 raise ValueError(self._nothing_heard())
             if error is None and self._stream is not None:
@@ -157,7 +161,8 @@ class watch(Hearing):
         maps = [entries[found.name] for found in self._recording]
         ids = self._recording.ids
         name = None if ids is None else stream.put_shared("ids", ids)
-        stream.finish(described(self._recording.model_name, maps, name))
+        recording = self._recording
+        stream.finish(described(recording.model_name, maps, name, recording.without_attention))
 
     def _say_what_is_missing(self) -> None:
         missing = {name: what for name, what in self._unheard.items() if name not in self._modules}
@@ -190,7 +195,14 @@ class watch(Hearing):
         if self._unheard:
             what = "; ".join(f"{where}: {words}" for where, words in self._unheard.items())
             return f"no attention was heard in {name}. What ran unheard is {what}"
-        kinds = ", ".join(list(self.ran)[:12]) + (" …" if len(self.ran) > 12 else "")
+        classes = list(dict.fromkeys(self.ran.values()))
+        kinds = ", ".join(classes[:12]) + (" …" if len(classes) > 12 else "")
+        mixers = ", ".join(dict.fromkeys(self._recording.without_attention.values()))
+        if mixers:
+            return (
+                f"no attention was heard in {name}: {mixers} mix tokens without attention weights. "
+                f"There is nothing to record"
+            )
         return (
             f"no attention was heard in {name}. These modules ran: {kinds}. Attention is a softmax "
             f"of products of queries and keys that is multiplied with values; a softmax over "

@@ -1,7 +1,7 @@
 """Recordings as safetensors files: the arrays of every call, and one JSON object about them.
 
-Under the metadata key ``jumok`` lies ``{"format", "model", "maps", "ids"}``; each of ``maps``
-says of one call its name, shape, scale, mask and the names of its arrays.
+Under the metadata key ``jumok`` lies ``{"format", "model", "maps", "ids", "without_attention"}``;
+each of ``maps`` says of one call its name, shape, scale, mask and the names of its arrays.
 """
 
 from __future__ import annotations
@@ -24,9 +24,16 @@ FORMAT = 1
 """Version of the JSON object."""
 
 
-def described(model_name: str, maps: list[dict[str, Any]], ids: str | None) -> str:
+def described(
+    model_name: str,
+    maps: list[dict[str, Any]],
+    ids: str | None,
+    without_attention: dict[str, str] | None = None,
+) -> str:
     """The JSON object of a recording."""
     header: dict[str, Any] = {"format": FORMAT, "model": model_name, "maps": maps}
+    if without_attention:
+        header["without_attention"] = without_attention
     if ids is not None:
         header["ids"] = ids
     return json.dumps(header, ensure_ascii=False)
