@@ -24,9 +24,11 @@ sys.meta_path.insert(0, Missing())
 NEEDS_TORCH = [
     "Decoder",
     "Encoder",
+    "EncoderDecoder",
     "MultiHeadAttention",
     "ablate",
     "ablation_effect",
+    "embed",
     "generate",
     "load",
     "save",

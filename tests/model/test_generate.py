@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from tests.model.peers import DECODERS, peer, peer_folder, random_ids
+from tests.model.peers import DECODERS, ENCODER_DECODERS, peer, peer_folder, random_ids
 from tokenizers.pre_tokenizers import ByteLevel
 
 from jumok.model.checkpoints import read_folder
+from jumok.model.config import EncoderDecoderConfig
+from jumok.model.encoder_decoder import EncoderDecoder
 from jumok.model.generate import Sampler, generate, stream, stream_text
 from jumok.model.transformer import Config, Decoder, Encoder, Learned
 from jumok.tokens import Tokenizer
@@ -176,6 +179,80 @@ def test_greedy_is_that_of_transformers(name: str, tmp_path: Path) -> None:
     )
     found = generate(model, ids, 20, 0, mask=mask, stop=66)
     assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
+def test_greedy_translation_is_that_of_transformers(name: str, tmp_path: Path) -> None:
+    model = read_folder(peer_folder(name, tmp_path))
+    ids = random_ids(3, 9, high=66)
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    mask[2, 1:] = 0
+    settings = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
+    expected = peer(name).generate(ids, attention_mask=mask, eos_token_id=40, **settings)
+    found = generate(model, ids, 20, 0, mask=mask, stop=40)
+    fill = model.config.pad_id
+    for row, other in zip(found.tolist(), expected.tolist(), strict=True):
+        end = other.index(40) + 1 if 40 in other else len(other)
+        assert row[:end] == other[:end]
+        assert set(row[end:]) <= {fill}
+    alone = generate(model, ids[1:2, :6], 20, 0, stop=None)
+    assert alone[0].tolist() == generate(model, ids, 20, 0, mask=mask, stop=None)[1].tolist()
+    assert alone[0, 0] == model.config.bos_id
+
+
+def translator(**settings: Any) -> EncoderDecoder:
+    torch.manual_seed(0)
+    config = EncoderDecoderConfig.vaswani(257, 24, 2, 4, bos_id=256, eos_ids=(256,), pad_id=0)
+    sides = {"encoder": config.encoder, "decoder": replace(config.decoder, **settings)}
+    return EncoderDecoder(replace(config, **sides)).eval()
+
+
+def test_a_translation_is_streamed_as_text() -> None:
+    model = translator(suppressed_ids=tuple(range(128, 257)))  # plain letters only
+    ids = torch.tensor([said("hello")])
+    target = generate(model, ids, 12, 0, stop=None)
+    pieces = list(stream_text(model, byte_tokenizer(), "hello", 12, 0, stop=None))
+    assert "".join(pieces) == bytes(target[0, 1:].tolist()).decode()
+    assert [step.item() for step in stream(model, ids, 12, 0, stop=None)] == target[0, 1:].tolist()
+    sampled = [generate(model, ids, 12, seed=3, stop=None, top_k=9) for _ in range(2)]
+    assert torch.equal(*sampled)
+
+
+def test_suppressed_ids_are_never_chosen() -> None:
+    model = Scripted([5, 6, 7], vocab_size=12)
+    model.config = replace(model.config, suppressed_ids=(5, 6, 7))
+    found = generate(model, [[9]], 30, temperature=3.0, seed=0, stop=None)
+    assert not {5, 6, 7} & set(found[0].tolist())
+
+
+def test_targets_with_learned_positions_end() -> None:
+    model = translator(positions=Learned(), context=8)
+    ids = torch.tensor([said("hello")])
+    assert generate(model, ids, 8, 0, stop=None).shape == (1, 9)
+    with pytest.raises(ValueError, match=r"target.*max_new_tokens=9.*8 positions.*at most 8"):
+        generate(model, ids, 9, 0)
+
+
+def test_memory_is_taken_once() -> None:
+    model = Decoder(replace(GPT, windows=(3, None))).eval()
+    ids = random_ids(2, 90, high=41)
+    caches: list[Any] = []
+    made = model.new_cache
+
+    def new_cache(room: int | None = None) -> Any:
+        caches.append(made(room))
+        return caches[-1]
+
+    model.new_cache = new_cache  # type: ignore[method-assign]
+    places: list[set[int]] = [set(), set()]
+    for _ in stream(model, ids, 60, 0, stop=None):
+        for layer, seen in zip(caches[0].layers, places, strict=True):
+            seen.add(layer._keys.data_ptr())
+    windowed, whole = caches[0].layers
+    assert len(places[1]) == 1
+    assert whole._keys.shape[2] == 150
+    assert windowed._keys.shape[2] < 150
 
 
 def test_greedy_is_argmax_of_the_whole_forward() -> None:
