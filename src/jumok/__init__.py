@@ -27,9 +27,11 @@ __all__ = [
     "generate",
     "load",
     "open",
+    "relevance",
     "report",
     "rollout",
     "save",
+    "segments",
     "softmax",
     "sources",
     "watch",
@@ -42,8 +44,10 @@ if TYPE_CHECKING:
     from jumok.lens.attention_map import AttentionMap
     from jumok.lens.recording import Recording
     from jumok.lens.recording import open_recording as open
+    from jumok.lens.relevance import relevance
     from jumok.lens.report import report
     from jumok.lens.rollout import rollout
+    from jumok.lens.segments import segments
     from jumok.lens.sources import sources
     from jumok.lens.watch import watch
     from jumok.model.attention import MultiHeadAttention
@@ -73,9 +77,11 @@ _HOMES = {
     "generate": "jumok.model.generate",
     "load": "jumok.model.loading",
     "open": "jumok.lens.recording",
+    "relevance": "jumok.lens.relevance",
     "report": "jumok.lens.report",
     "rollout": "jumok.lens.rollout",
     "save": "jumok.model.loading",
+    "segments": "jumok.lens.segments",
     "softmax": "jumok.definition",
     "sources": "jumok.lens.sources",
     "watch": "jumok.lens.watch",

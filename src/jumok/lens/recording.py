@@ -39,12 +39,16 @@ class Recording(Sequence[AttentionMap]):
             appended; `None` if it was given none.
         without_attention: modules that ran and mix tokens without attention weights (Mamba,
             linear attention, FNet, RWKV, or a layer that skips its attention): path → class name.
+        output_gradients: name of a map → the gradient of its attention's output, before the
+            output projection (B, H, Tq, Dv), after ``backward`` of a model that was watched with
+            ``gradients=True``; see `jumok.relevance`. They are not saved.
     """
 
     def __init__(self, model_name: str, maps: Sequence[AttentionMap] = ()) -> None:
         self.model_name = model_name
         self.ids: np.ndarray[Any, np.dtype[np.int64]] | None = None
         self.without_attention: dict[str, str] = {}
+        self.output_gradients: dict[str, Array] = {}
         self._maps = list(maps)
 
     def __len__(self) -> int:

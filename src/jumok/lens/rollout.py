@@ -7,7 +7,7 @@ number of tokens and each layer costs one pass over the rows that matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,16 +72,18 @@ def rollout(
         ValueError: the maps are not of the same tokens, a position or sequence that is not
             there, a residual outside 0…1, or a layer of which the norms are not known.
     """
-    maps, tokens = _same_tokens(recording)
-    queries = _positions(query, tokens, batch, maps)
+    maps, tokens = same_tokens(recording)
+    queries = positions(query, tokens, batch, maps)
     if not 0 <= residual <= 1:
         raise ValueError(f"residual={residual!r}: the residual connection's part, from 0 to 1")
     norms = [_norms(found) if norm_weighted else None for found in maps]
-    flow = _start(maps[-1].call.q, queries, tokens)
+    flow = one_hot(maps[-1].call.q, queries, tokens)
     xp = array_namespace(flow)
     layers = []
     for found, norm in zip(reversed(maps), reversed(norms), strict=True):
-        flow = residual * flow + (1 - residual) * _through(found.call, flow, batch, norm)
+        rewrite = None if norm is None else _weigher(norm, batch)
+        passed = through(found.call, flow, batch, rewrite, whole=norm is not None)
+        flow = residual * flow + (1 - residual) * passed
         layers.append(flow)
     note = "; ".join(dict.fromkeys(found.value_note for found in maps))
     return Rollout(
@@ -92,26 +94,40 @@ def rollout(
     )
 
 
-def _through(call: AttentionCall, flow: Array, batch: int, norm: Array | None) -> Array:
-    """``flow · W̄`` of one layer (queries, tokens)."""
+Rewrite = Callable[[Array, Tile], "Array | None"]
+
+
+def through(
+    call: AttentionCall,
+    flow: Array,
+    batch: int,
+    rewrite: Rewrite | None = None,
+    *,
+    whole: bool = False,
+) -> Array:
+    """``flow · W̄`` of one layer (queries, tokens), W̄ the mean of the heads' weights.
+
+    Args:
+        call: the recorded call.
+        flow: (queries, tokens).
+        batch: which sequence of the batch.
+        rewrite: changes the weights of a tile (heads, rows, columns) in place; what it returns
+            (rows,) divides each row in the place of the number of heads.
+        whole: tiles have all heads and all keys.
+    """
     xp, heads = array_namespace(flow), call.shape[1]
     alive = xp.nonzero(xp.any(flow != 0, axis=0))[0]
     if not alive.shape[0]:
         return xp.zeros_like(flow)
     rows = range(int(alive[0]), int(alive[-1]) + 1)
-    tiles = _tiles(call, rows, batch, whole=norm is not None)
+    tiles = _tiles(call, rows, batch, whole)
 
     def work(part: Iterator[Tile]) -> Array:
         result = xp.zeros_like(flow)
         for tile in part:
             weights = tiles.exp(tile.logs, out=tile.spare)
-            given = flow[:, tile.rows]
-            if norm is None:
-                given = given / heads
-            else:
-                weights *= norm[batch, tile.heads, tile.columns][:, None]
-                total = xp.sum(xp.sum(weights, axis=-1), axis=0)
-                given = given / xp.where(total > 0, total, 1.0)
+            total = None if rewrite is None else rewrite(weights, tile)
+            given = flow[:, tile.rows] / (heads if total is None else total)
             n_heads, n_rows, n_keys = weights.shape
             given = xp.broadcast_to(given[:, None], (len(given), n_heads, n_rows))
             flat = xp.reshape(weights, (n_heads * n_rows, n_keys))
@@ -123,6 +139,18 @@ def _through(call: AttentionCall, flow: Array, batch: int, norm: Array | None) -
     return sum(parts[1:], start=parts[0])
 
 
+def _weigher(norm: Array, batch: int) -> Rewrite:
+    """Weights times the norms of the values, and their sum over all keys and heads."""
+    xp = array_namespace(norm)
+
+    def rewrite(weights: Array, tile: Tile) -> Array:
+        weights *= norm[batch, tile.heads, tile.columns][:, None]
+        total = xp.sum(xp.sum(weights, axis=-1), axis=0)
+        return xp.where(total > 0, total, 1.0)
+
+    return rewrite
+
+
 def _tiles(call: AttentionCall, rows: range, batch: int, whole: bool) -> Tiles:
     """Tiles of some rows of one sequence; ``whole``: of all heads and keys."""
     if not whole:
@@ -132,27 +160,28 @@ def _tiles(call: AttentionCall, rows: range, batch: int, whole: bool) -> Tiles:
     return Tiles(call, rows=height, columns=max(keys, 1), only=(batch, rows), all_heads=True)
 
 
-def _start(like: Array, queries: tuple[int, ...], tokens: int) -> Array:
+def one_hot(like: Array, queries: tuple[int, ...], tokens: int) -> Array:
+    """The queries themselves, before any layer (queries, tokens)."""
     xp = array_namespace(like)
     flow = np.zeros((len(queries), tokens), np.float32)
     flow[np.arange(len(queries)), list(queries)] = 1.0
     return xp.asarray(flow, device=device(like))
 
 
-def _same_tokens(recording: Sequence[AttentionMap]) -> tuple[list[AttentionMap], int]:
+def same_tokens(recording: Sequence[AttentionMap]) -> tuple[list[AttentionMap], int]:
     """The maps, and of how many tokens they all are."""
     maps = list(recording)
     if not maps or not all(isinstance(found, AttentionMap) for found in maps):
         raise ValueError(
-            "rollout takes a recording, or a list of its maps from the first layer to the last"
+            "this takes a recording, or a list of its maps from the first layer to the last"
         )
     shapes = {found.shape[2:] for found in maps}
     if len(shapes) > 1 or maps[0].shape[2] != maps[0].shape[3]:
         shown = ", ".join(f"{found.name} {found.shape[2:]}" for found in _one_of_each(maps))
         raise ValueError(
-            f"rollout goes through self-attention over the same tokens, but these maps are of "
+            f"the way goes through self-attention over the same tokens, but these maps are of "
             f"different (queries, keys): {shown}. Choose the maps of one stack: "
-            f"jumok.rollout([m for m in recording if m.name.startswith('encoder')])"
+            f"[m for m in recording if m.name.startswith('encoder')]"
         )
     return maps, maps[0].shape[3]
 
@@ -161,9 +190,10 @@ def _one_of_each(maps: list[AttentionMap]) -> list[AttentionMap]:
     return list({found.shape[2:]: found for found in reversed(maps)}.values())[::-1]
 
 
-def _positions(
+def positions(
     query: int | Sequence[int], tokens: int, batch: int, maps: list[AttentionMap]
 ) -> tuple[int, ...]:
+    """The positions that are asked for, counted from the start."""
     asked = [query] if isinstance(query, int | np.integer) else list(query)
     for position in asked:
         if not -tokens <= position < tokens:

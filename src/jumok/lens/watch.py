@@ -27,7 +27,7 @@ from jumok.lens.hearing import Hearing
 from jumok.lens.keeping import Keeper, read_policy
 from jumok.lens.recording import Recording
 from jumok.lens.slots import without_free_slots
-from jumok.lens.space import Room
+from jumok.lens.space import Room, release_holes
 from jumok.lens.streaming import Stream
 from jumok.lens.tallies import Tally
 from jumok.lens.taps import Heard
@@ -83,6 +83,9 @@ class watch(Hearing):
             says their numbers in the model.
         measure: names from `jumok.lens.heads.MEASURES`: they are computed as the model runs, and
             added up over all its forwards; no tensor is kept. `jumok.report` shows them.
+        gradients: keep also the gradient of each attention's output, (B, H, Tq, Dv), when
+            ``backward`` runs, inside or after the block: what `jumok.relevance` needs. The
+            forward must run with gradients; its results and gradients are the same as without.
 
     Raises:
         TypeError: `model` is no `torch.nn.Module`, `dtype` no `torch.dtype`, `layers` or `heads`
@@ -104,6 +107,7 @@ class watch(Hearing):
         layers: int | str | Iterable[int | str] | None = None,
         heads: int | Iterable[int] | None = None,
         measure: Sequence[str] | None = None,
+        gradients: bool = False,
     ) -> None:
         super().__init__(model, "watch")
         self._recording = Recording(type(model).__name__)
@@ -112,6 +116,12 @@ class watch(Hearing):
         if file is not None and to != "disk":
             raise ValueError(f"watch(…, file={os.fspath(file)!r}) goes with to='disk'")
         self._file = None if file is None else Path(file)
+        if gradients and (keep != "qkv" or to is not None or measure is not None):
+            raise ValueError(
+                "watch(…, gradients=True) keeps the values where the model has them: leave out "
+                "keep, to and measure"
+            )
+        self._gradients = gradients
         self._layers = ChosenLayers(layers)
         self._keeper = Keeper(policy)
         self._room = Room(policy)
@@ -230,15 +240,15 @@ class watch(Hearing):
         """Remember that a module attends in a way that no tap hears."""
         self._unheard[name] = what
 
-    def hear(self, name: str, heard: Heard, output: Tensor) -> None:
+    def hear(self, name: str, heard: Heard, output: Tensor) -> Tensor | None:
         """Put one call into the map it belongs to."""
         number = self._modules.setdefault(name, len(self._modules))
         if not self._layers.include(number, name):
-            return
+            return None
         call, refer = self._keeper.read(heard)
         if self._measure is not None:
             self._add_up(name, call)
-            return
+            return None
         if heard.stored_because is not None and heard.bias is not None:
             before, _ = self._stored.get(name, (0, ""))
             self._stored[name] = (before + heard.bias.nbytes, heard.stored_because)
@@ -256,6 +266,21 @@ class watch(Hearing):
             track.add(heard, call, refer, shared, self.forwards)
             self._append_ids(track)
         self._unsettled.append(track)
+        return self._with_gradient(track.name, output) if self._gradients else None
+
+    def _with_gradient(self, name: str, output: Tensor) -> Tensor | None:
+        """The output once more, so that its gradient can be taken."""
+        if not output.requires_grad:
+            return None
+        heads, gradients = self._keeper.policy.heads, self._recording.output_gradients
+
+        def take(gradient: Tensor) -> None:
+            kept = gradient.detach()
+            gradients[name] = kept if heads is None else kept[:, list(heads)]
+
+        same = output.view_as(output)
+        same.register_hook(take)
+        return same
 
     def _add_up(self, name: str, call: AttentionCall) -> None:
         """Measure a call, and add it to what its module did in earlier forwards."""
@@ -288,8 +313,11 @@ class watch(Hearing):
         for track in waiting:
             if not track.settle(forward_is_over=forward_is_over):
                 self._unsettled.append(track)
-            elif self._stream is not None:
+                continue
+            if self._stream is not None:
                 track.file(self._stream)
+            if track.is_long:
+                release_holes()
 
     def _append_ids(self, track: Track) -> None:
         """When a later forward went on where the first map ended, so do its ids."""
