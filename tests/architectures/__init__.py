@@ -1,0 +1,1 @@
+"""Every architecture of the installed transformers, tiny, to be watched and compared."""
