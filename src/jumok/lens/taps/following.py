@@ -80,20 +80,32 @@ class Follower:
     ) -> Value | Attention | None:
         if name in PRODUCTS:
             product = labelled(name, args, kwargs)
-            if product is None:
-                return None
-            value = self._products.hear(product, result)
+            value = None if product is None else self._products.hear(product, result)
+            if value is None and result.ndim > 2:
+                return self._mixed(name, args, kwargs, result)
             beta = float(kwargs.get("beta", 1))
             if isinstance(value, Scores) and name in ("baddbmm", "addmm") and beta:
                 return _plus(self, value, args[0], beta)
             return value
+        if name in ROOTS and result.is_floating_point():
+            return Opaque(fresh(result.shape), ROOTS[name])
         if name == "get":
             return _of_property(self, function, args[0], result)
+        if name in OUTER and self.value(args[0]) is None and is_outer(args, result):
+            return Opaque(None, "the scores are made of sums, not products, of queries and keys")
         rule = RULES.get(name)
         found = None if rule is None else rule(self, args, kwargs, result)
         if found is None and name not in ENDS:
             found = self._unknown(name, args, kwargs, result)
         return found
+
+    def _mixed(self, name: str, args: Any, kwargs: Any, result: Tensor) -> Value | None:
+        """Scores or weights times a parameter: heads that are mixed, or features summed up."""
+        for argument in tensors_in((*args, *kwargs.values())):
+            value = self.value(argument)
+            if isinstance(value, (Scores, Opaque, Weights)) and argument.ndim > 3:
+                return self._unknown(name, args, kwargs, result)
+        return None
 
     def _unknown(self, name: str, args: Any, kwargs: Any, result: Tensor) -> Value | None:
         """After a function that has no rule scores are scores, but nobody knows which."""
@@ -103,7 +115,7 @@ class Follower:
             value = self.value(argument)
             if value is None or isinstance(value, Plain):
                 continue
-            if result.numel() > argument.numel() and name != "cat":
+            if result.numel() > argument.numel() and name not in GROW:
                 return None
             same = result.shape == argument.shape
             if isinstance(value, Weights):
@@ -119,6 +131,9 @@ class Follower:
             return Opaque(value.layout if same else None, why)
         return None
 
+
+# What may make scores larger: parts of them are repeated or put together.
+GROW = frozenset({"cat", "concat", "gather", "take_along_dim", "index_select", "pad"})
 
 # What nothing that is followed survives: it mixes or sums the last dimension, or is no part of
 # any attention.
@@ -651,16 +666,34 @@ def _rules() -> dict[str, Rule]:
 
 RULES = _rules()
 
-BIRTHS = PRODUCTS | frozenset({"view", "reshape", "expand", "repeat_interleave"})
+ROOTS = {"cdist": "the scores are distances, not products"}
+"""Other functions that score queries against keys."""
+
+OUTER = frozenset({"add", "sub", "mul"})
+
+BIRTHS = PRODUCTS | ROOTS.keys() | {"view", "reshape", "expand", "repeat_interleave"}
 """Functions after which something may have to be followed although nothing is yet."""
 
-_births: dict[Any, bool] = {}
+_births: dict[Any, bool | None] = {}
 
 
-def gives_birth(function: Any) -> bool:
+def gives_birth(function: Any, args: Any, result: Any) -> bool:
     """Whether a function may begin something; one look-up, as every function of a model asks."""
-    known = _births.get(function)
-    if known is None:
-        known = getattr(function, "__name__", "").strip("_") in BIRTHS
-        _births[function] = known
-    return known
+    known = _births.get(function, ...)
+    if known is ...:
+        name = getattr(function, "__name__", "").strip("_")
+        known = _births[function] = None if name in OUTER else name in BIRTHS
+    return is_outer(args, result) if known is None else bool(known)
+
+
+def is_outer(args: Any, result: Any) -> bool:
+    """Whether (…, Tq, 1, E) and (…, 1, Tk, E) were brought together, as in additive attention."""
+    if len(args) < 2 or not isinstance(args[1], Tensor) or result.ndim < 3:
+        return False
+    one = args[0].shape
+    if one == result.shape:
+        return False
+    one, other = one[-3:], args[1].shape[-3:]
+    if len(one) != 3 or len(other) != 3 or one[2] != other[2] or one[2] == 1:
+        return False
+    return bool((one[0] == other[1] == 1 < one[1]) or (one[1] == other[0] == 1 < one[0]))

@@ -78,7 +78,7 @@ class Listener(TorchFunctionMode):
         if flex.is_flex(func):
             return flex.hear_flex(self, func, args, kwargs)
         result = func(*args, **kwargs)
-        if self._by_hand or gives_birth(func):
+        if self._by_hand or gives_birth(func, args, result):
             result = self._follower.step(func, args, kwargs, result)
         if self._outputs:
             self._outputs.step(func.__name__, args, kwargs, result)
