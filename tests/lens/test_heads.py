@@ -172,6 +172,11 @@ def test_only_what_was_asked_for() -> None:
         head_sums(call, ("windw",))
 
 
+def test_special_tokens_are_not_known_without_their_ids() -> None:
+    call, _, ids = build((2, 6, 2, 90, 90), Causal(), "numpy")
+    assert np.isnan(head_sums(call, ("special",), ids=ids).means()["special"]).all()
+
+
 def test_nothing_there() -> None:
     empty = AttentionCall(
         np.zeros((1, 2, 0, 4), np.float32),

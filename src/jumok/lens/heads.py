@@ -100,7 +100,7 @@ def head_sums(
     names: Sequence[str] = DEFAULT,
     *,
     ids: Array | None = None,
-    special: Collection[int] = (),
+    special: Collection[int] | None = None,
 ) -> HeadSums:
     """Measure one call in one pass.
 
@@ -109,7 +109,7 @@ def head_sums(
         names: of `MEASURES`.
         ids: token ids of the keys (B, Tk). Measures that need them are NaN where there are none,
             or where keys or queries are other tokens, as in cross-attention.
-        special: ids of the special tokens.
+        special: ids of the special tokens; ``special`` is NaN without.
 
     Raises:
         ValueError: an unknown name.
@@ -190,7 +190,7 @@ def _observers(
     names: Sequence[str],
     real: Array | None,
     ids: Numbers | None,
-    special: Collection[int],
+    special: Collection[int] | None,
 ) -> dict[str, Observer]:
     found: dict[str, Observer] = {}
     if ids is not None:
@@ -198,7 +198,7 @@ def _observers(
             found["duplicate"] = OnTokens(call, ids, 0)
         if "induction" in names or "prefix_matching" in names:
             found["induction"] = OnTokens(call, ids, 1)
-        if "special" in names:
+        if "special" in names and special is not None:
             found["special"] = OnKeys(call, np.isin(ids, list(special)))
     if not {"confidence", "positional", "positional_offset"}.isdisjoint(names):
         found["largest"] = Largest(call)

@@ -186,7 +186,7 @@ def report(recording: Recording, tokenizer: Any = None, measures: Sequence[str] 
             "which tokens are special is known to the tokenizer: "
             "jumok.report(recording, tokenizer, measures=['special'])"
         )
-    special = frozenset() if tokens is None else tokens.special_ids
+    special = None if tokens is None else tokens.special_ids
     rows: dict[str, list[Any]] = {"layer": [], "name": [], "head": []}
     for number, found in enumerate(recording):
         sums = found.measured
