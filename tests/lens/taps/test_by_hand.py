@@ -545,6 +545,44 @@ def test_windowed_and_padded_at_once():
     assert recording[0].call.q.shape[-1] == D
 
 
+@pytest.mark.parametrize("order", ["fill and add", "add and fill", "add both", "fill both"])
+def test_rows_that_two_masks_leave_nothing(order):
+    """Left padding hides what the causal mask leaves; the model attends evenly, or to others."""
+    hidden = TRIL[:, :, :T, :T] == 0
+    padding = torch.zeros(B, 1, 1, T).masked_fill(~LEFT[:, None, None], LOWEST)
+    causal = torch.zeros(1, 1, T, T).masked_fill(hidden, LOWEST)
+
+    def function(show, q, k, v):
+        scores = q @ k.mT
+        if order == "fill and add":
+            scores = torch.where(~hidden, scores, torch.tensor(LOWEST)) + padding
+        elif order == "add and fill":
+            scores = (scores + padding).masked_fill(hidden, LOWEST)
+        elif order == "add both":
+            scores = scores + causal + padding
+        else:
+            scores = scores.masked_fill(hidden, LOWEST).masked_fill(padding < 0, LOWEST)
+        return show(scores.softmax(-1)) @ v
+
+    model = Call(function)
+    with jumok.watch(model) as recording:
+        model(Q, K, V)
+    torch.testing.assert_close(recording[0][...], model.weights[-1], atol=2e-6, rtol=1e-5)
+    assert recording[0].call.q.shape[-1] == D
+
+
+def test_a_mask_by_multiplication():
+    def function(show, q, k, v):
+        seen = TRIL[:, :, :T, :T]
+        return show(((q @ k.mT) * seen + -1e4 * (1 - seen)).softmax(-1)) @ v
+
+    model = Call(function)
+    with jumok.watch(model) as recording:
+        model(Q, K, V)
+    torch.testing.assert_close(recording[0][...], model.weights[-1], atol=2e-6, rtol=1e-5)
+    assert isinstance(recording[0].call.mask, Causal)
+
+
 def test_a_function_in_an_unknown_form_does_not_stop_the_model(monkeypatch):
     from jumok.lens.taps import following
 

@@ -32,7 +32,9 @@ from torch import Tensor
 
 from jumok.lens.taps.axes import Axis, Layout, Term, all_leaves, fresh, leaves, size_of
 from jumok.lens.taps.heard import Heard, by_weights
-from jumok.lens.taps.scores import CannotRead, Reading, Scores, SeenMasks, read
+from jumok.lens.taps.score_masks import SeenMasks
+from jumok.lens.taps.score_reading import Reading, read
+from jumok.lens.taps.scores import CannotRead, Scores
 
 if TYPE_CHECKING:
     from jumok.lens.taps.listener import Listener

@@ -36,7 +36,7 @@ from jumok.lens.taps.by_hand import (
 )
 from jumok.lens.taps.heard import tensors_in
 from jumok.lens.taps.products import PRODUCTS, Products, labelled
-from jumok.lens.taps.scores import Fill, Scores
+from jumok.lens.taps.scores import Scores
 
 Rule = Callable[["Follower", Any, Any, Any], Value | None]
 """(follower, args, kwargs, result) → what the result is."""
@@ -424,6 +424,8 @@ def _scaled(
     if not isinstance(factor, Tensor) or follower.value(factor) is not None:
         return None
     layout, own = broadcast(value.layout, factor.shape)
+    if not inverse and factor.ndim > 1 and bool(((factor == 0) | (factor == 1)).all()):
+        return value.filled(_leaf(factor, own), 0.0, True, layout)  # a mask, which is added later
     term = _leaf(1 / factor if inverse else factor, own)
     return value.times_term(term, layout)
 
@@ -548,8 +550,7 @@ def _filled(
     if number is None:
         return None
     layout, own = broadcast(value.layout, where.shape)
-    new = Fill(_leaf(where, own), number, inverted)
-    return dataclasses.replace(value, layout=layout, fills=(*value.fills, new))
+    return value.filled(_leaf(where, own), number, inverted, layout)
 
 
 def _cat(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value | None:
