@@ -18,6 +18,8 @@ Legend: B batch, H query heads, G key heads, T tokens (Tq queries, Tk keys), D h
 from __future__ import annotations
 
 import sys
+from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,9 +78,7 @@ def attention(
     if type(q) is not np.ndarray:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(q, torch.Tensor):
-            from jumok.fused.torch_kernels import torch_attention
-
-            return torch_attention(
+            found: tuple[Array, Array] = _torch_kernels().torch_attention(
                 q,
                 k,
                 v,
@@ -90,15 +90,21 @@ def attention(
                 sinks=sinks,
                 dropout=dropout,
             )
+            return found
     call = read_call(q, k, v, mask, causal, scale, softcap, bias, sinks, dropout)
     output, lse = numpy_attention(call)
     return output.reshape((*q.shape[:-1], v.shape[-1])), lse.reshape(q.shape[:-1])
 
 
-def __getattr__(name: str) -> Any:
-    """`torch_attention` is loaded when it is first used, and PyTorch with it."""
-    if name == "torch_attention":
-        from jumok.fused.torch_kernels import torch_attention
+@cache
+def _torch_kernels() -> ModuleType:
+    """Loaded when it is first used, and PyTorch with it."""
+    from jumok.fused import torch_kernels
 
-        return globals().setdefault(name, torch_attention)
+    return torch_kernels
+
+
+def __getattr__(name: str) -> Any:
+    if name == "torch_attention":
+        return _torch_kernels().torch_attention
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import weakref
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
@@ -51,45 +53,73 @@ def _direct(
     mask: Any,
     causal: bool = False,
     scale: float | None = None,
+    bias: Any = None,
     **rest: Any,
 ) -> tuple[Tensor, Tensor] | None:
-    """The common call on a CPU, one kernel and nothing around it; `None` for any other call."""
+    """The common call on a CPU, one kernel and little around it; `None` for any other call."""
     for value in rest.values():
         if value is not None and (isinstance(value, Tensor) or value):
             return None
-    if not (q.is_cpu and _kernel_takes(q, k, v)):
+    if not (q.is_cpu and _kernel_takes(q, k, v)) or (mask is not None and bias is not None):
         return None
     queries, keys = q.shape[2], k.shape[2]
     diagonal = causal and queries > 1
-    if diagonal and (mask is not None or queries != keys):
-        return None
-    if mask is None:
+    if isinstance(mask, Mask) or (diagonal and queries != keys):
+        if bias is not None or not (mask is None or isinstance(mask, Mask)):
+            return None
+        said = _said(join(mask, Causal() if diagonal else None), queries, keys, q)
+        if said is None:
+            return None
+        mask, diagonal = said
+    if mask is None and bias is None:
         return _cpu_kernel(q, k, v, diagonal, None, scale)
-    added = _added(mask, (*q.shape[:3], keys), q) if isinstance(mask, Tensor) else None
+    added = _added(mask, q, keys) if bias is None else _added(bias, q, keys, is_bias=True)
     if added is None:
         return None
-    output, lse = _cpu_kernel(q, k, v, False, added, scale)
-    if _has_empty_rows(lse):
-        return _without_empty_rows(output, lse, _rows_that_see(added, False, queries))
+    output, lse = _cpu_kernel(q, k, v, diagonal, added, scale)
+    if _has_empty_rows(lse, mask is not None and mask.dtype == torch.bool):
+        return _without_empty_rows(output, lse, _rows_that_see(added, diagonal, queries))
     return output, lse
 
 
-def _added(mask: Tensor, full: tuple[int, ...], q: Tensor) -> Tensor | None:
-    """A plain mask as the numbers that the kernel adds; `None` if it needs a closer look."""
-    if mask.ndim > 4 or mask.ndim < 2 or not mask.is_cpu:
-        return None
-    if any(have not in (1, want) for have, want in zip(mask.shape[::-1], full[::-1], strict=False)):
-        return None
-    if mask.dtype == torch.bool:
-        if mask.numel() > torch_rows.TILE:
+def _said(rule: Mask, queries: int, keys: int, q: Tensor) -> tuple[Tensor | None, bool] | None:
+    """A rule as booleans and PyTorch's ``is_causal``; `None` where that would take much memory."""
+    row, diagonal = None, False
+    for part in rule.rules if isinstance(rule, Both) else (rule,):
+        if isinstance(part, (Causal, Window)) and part.hides_nothing(queries, keys):
+            continue
+        if isinstance(part, (Causal, Window)) and queries == keys and part.is_plain(queries, keys):
+            diagonal = True
+        elif isinstance(part, Padding) and row is None:
+            row = part.visible[:, None, None]
+        elif queries * keys > _SHORT:
             return None
-        added = _numbers(mask, q)
-    elif mask.dtype == score_type(q) and not (mask.requires_grad and torch.is_grad_enabled()):
-        _check_is_no_0_or_1(mask)
-        added = mask
-    else:
+        else:
+            tile = rule.tile(range(queries), range(keys), queries, keys, q)
+            return None if isinstance(tile, bool) else (tile, False)
+    return row, diagonal and queries > 1
+
+
+def _added(mask: Any, q: Tensor, keys: int, is_bias: bool = False) -> Tensor | None:
+    """A plain mask as the numbers that the kernel adds; `None` if it needs a closer look."""
+    if not isinstance(mask, Tensor) or not mask.is_cpu or not 2 <= mask.ndim <= 4:
         return None
-    return added[None] if mask.ndim == 3 else added
+    batch, heads, queries, _ = q.shape
+    *lead, height, width = mask.shape
+    fits = height in (1, queries) and width in (1, keys)
+    if not fits or any(
+        have not in (1, want)
+        for have, want in zip(lead, (batch, heads)[2 - len(lead) :], strict=True)
+    ):
+        return None
+    added: Tensor | None = None
+    if mask.dtype == torch.bool and not is_bias:
+        added = _numbers(mask, q) if mask.numel() <= torch_rows.TILE else None
+    elif mask.dtype == score_type(q) and not (mask.requires_grad and torch.is_grad_enabled()):
+        if not is_bias:
+            _check_is_no_0_or_1(mask)
+        added = mask
+    return added[None] if added is not None and mask.ndim == 3 else added
 
 
 _looked_at: dict[int, tuple[weakref.ref[Tensor], int]] = {}
@@ -187,7 +217,7 @@ def _kernels(call: Call, added: Tensor | None) -> tuple[Tensor, Tensor]:
             extra,
             call.scale,
         )
-        if extra is not None and (not lse.is_cpu or _has_empty_rows(lse)):
+        if extra is not None and (not lse.is_cpu or _has_empty_rows(lse, added is None)):
             sees = _rows_that_see(extra, diagonal, queries)
             return _without_empty_rows(output, lse, sees)
         return output, lse
@@ -278,25 +308,39 @@ def _additive(tile: bool | Tensor, added: Tensor | None, q: Tensor) -> Tensor | 
 
 def _numbers(visible: Tensor, q: Tensor) -> Tensor:
     """0 for a visible key and −inf for a hidden one."""
-    return torch.where(visible, torch.zeros((), dtype=score_type(q), device=q.device), -math.inf)
+    numbers, kind = torch.where(visible, 0.0, -math.inf), score_type(q)
+    return numbers if numbers.dtype == kind else numbers.to(kind)
 
 
-def _has_empty_rows(lse: Tensor) -> bool:
+def _has_empty_rows(lse: Tensor, is_boolean: bool) -> bool:
     """Whether the CPU's kernel may have met a row that sees nothing.
 
-    Its lse of a row of −inf is exactly 0, and that of a row of finfo.min about as low. An lse of
-    0 can be true as well, so this only says where to look.
+    Its lse of a row of −inf is exactly 0, and that of a row of finfo.min about as low, which
+    booleans cannot say. An lse of 0 can be true as well, so this only says where to look.
     """
-    return not bool(lse.all()) or float(lse.amin()) <= torch.finfo(lse.dtype).min / 2
+    numbers = lse.numpy()
+    if np.count_nonzero(numbers) < numbers.size or not _an_empty_row_has_lse_0():
+        return True
+    return not is_boolean and bool(numbers.min() <= torch.finfo(lse.dtype).min / 2)
+
+
+@cache
+def _an_empty_row_has_lse_0() -> bool:
+    """Asked once, because kernels have changed their mind about it."""
+    q = torch.zeros(1, 1, 1, 8, device="cpu")
+    hidden = torch.full((1, 1), -math.inf, device="cpu")
+    return float(_cpu_kernel(q, q, q, False, hidden, None)[1]) == 0
 
 
 def _rows_that_see(extra: Tensor, diagonal: bool, queries: int) -> Tensor:
     """Which rows see anything: (B, H, Tq), each full or 1."""
-    lowest = torch.finfo(extra.dtype).min / 2
+    visible = extra > torch.finfo(extra.dtype).min / 2
     if not diagonal:
-        return extra.amax(dim=-1) > lowest
+        return visible.any(dim=-1)
+    if extra.shape[-2] > 1:
+        return visible.tril().any(dim=-1)
     # A key at or before their own place: (B, H, 1, Tk) → (B, H, Tq).
-    so_far = (extra > lowest)[:, :, 0].to(torch.uint8).cummax(dim=-1).values.bool()
+    so_far = visible[..., 0, :].to(torch.uint8).cummax(dim=-1).values.bool()
     place = torch.arange(queries, device=extra.device).clamp(max=so_far.shape[-1] - 1)
     return so_far[..., place]
 

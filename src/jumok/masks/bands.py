@@ -31,9 +31,14 @@ class _Band(Mask):
     def hides_nothing(self, n_queries: int, n_keys: int) -> bool:
         """Whether every query sees every key."""
         offset = self._start(n_queries, n_keys)
-        return (self.before is None or self.before >= n_queries - 1 + offset) and (
-            self.ahead is None or self.ahead >= n_keys - 1 - offset
-        )
+        everything_before = self.before is None or self.before >= n_queries - 1 + offset
+        return everything_before and (self.ahead is None or self.ahead >= n_keys - 1 - offset)
+
+    def is_plain(self, n_queries: int, n_keys: int) -> bool:
+        """Whether it hides exactly what `Causal()` hides."""
+        offset = self._start(n_queries, n_keys)
+        everything_before = self.before is None or self.before >= n_queries - 1 + offset
+        return everything_before and self.ahead == n_keys - n_queries - offset
 
     def visible_columns(self, rows: range, n_queries: int, n_keys: int) -> range:
         if not rows:
