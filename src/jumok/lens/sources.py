@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from jumok.lens.selection import recorded_ids, self_attention
+from jumok.lens.value_notes import norms_to_weigh_with
 from jumok.tokens import Reading, Word, as_tokenizer, has_words, printable, read, shortened
 
 if TYPE_CHECKING:
@@ -223,14 +224,7 @@ def sources(
     shown = _pieces(reading) if pieces else list(reading.words)
     chosen = _choose(reading, shown, word, token)
 
-    note = "weights times the length of the value vectors after the output projection"
-    norms: list[Any] | None = [attention.value_norms() for _, attention in maps]
-    assert norms is not None
-    if raw:
-        norms, note = None, "plain attention weights, as asked for"
-    elif any(norm is None for norm in norms):
-        lacking = next(m for (_, m), norm in zip(maps, norms, strict=True) if norm is None)
-        norms, note = None, f"plain attention weights: {lacking.value_note}"
+    norms, note = norms_to_weigh_with([attention for _, attention in maps], raw)
 
     measured = _measure(maps, norms, [query.tokens for query in chosen], shown, batch)
     causal = all(attention.is_causal for _, attention in maps)
@@ -450,7 +444,7 @@ def _measure(
                     looks[place] += part * words[:, inside].sum(1).T
         # The best heads so far compete with this layer's.
         numbers = np.arange(len(names), len(names) + heads)
-        names += [(layer, head) for head in range(heads)]
+        names += [(layer, head) for head in attention.heads]
         weights = np.concatenate([weights, looks], axis=-1)
         best = np.concatenate([best, np.broadcast_to(numbers, looks.shape)], axis=-1)
         first = np.argsort(-weights, axis=-1, kind="stable")[..., :TOP_HEADS]

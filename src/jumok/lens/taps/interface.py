@@ -27,7 +27,7 @@ from jumok.lens.taps.readings import Arguments, Unreadable
 from jumok.lens.taps.verify import Ran, agreement
 
 if TYPE_CHECKING:
-    from jumok.lens.taps.listener import Listener
+    from jumok.lens.taps.listener import HeldBack, Listener
 
 _INTEGRATIONS = "transformers.integrations"
 _Read = Callable[[Arguments, MaskReader], Heard]
@@ -88,26 +88,47 @@ class _HeardFunction:
         if function is _known_function(*_SDPA):
             with listener.muted(), LseReader() as reader:
                 result = function(*args, **kwargs)
-            with listener.muted():
-                heard = readings.sdpa_reading(call, listener.masks)
-            if reader.lse is not None:
-                # One query of grouped heads runs as (key heads, group) instead of heads.
-                heard.lse = reader.lse.reshape(*heard.q.shape[:3])
-            return _passed_on(listener, heard, result, _by_heads(result, heard.q, heard.v))
+            heard, by_heads = self._read(lambda: _sdpa(call, result, reader.lse, listener.masks))
+            if heard is None or by_heads is None:
+                return result
+            return _passed_on(listener, heard, result, by_heads)
         # What follows from the arguments is known to be all, or to give its weights: the inner
         # taps need not listen.
         is_plain = self._is_eager or _is_known(function) or _found_before(call, function)
         with listener.aside() if is_plain else nullcontext(), listener.held_back() as inner:
             result = function(*args, **kwargs)
-        try:
-            by_heads = _by_heads(result, call.query, call.value)
-            with listener.muted():
-                heard = _verified(call, function, result, by_heads, listener.masks)
-        except Unreadable as error:
-            if not inner.release():
-                listener.unheard(str(error))
+        heard, by_heads = self._read(
+            lambda: _verified(call, function, result, listener.masks), inner
+        )
+        if heard is None or by_heads is None:
             return result
         return _passed_on(listener, heard, result, by_heads)
+
+    def _read(
+        self, read: Callable[[], tuple[Heard, Tensor]], inner: HeldBack | None = None
+    ) -> tuple[Heard | None, Tensor | None]:
+        """Read a call that has run. What cannot be read is said, and never stops the model."""
+        listener = self._listener
+        try:
+            with listener.muted():
+                return read()
+        except Unreadable as error:
+            words = str(error)
+        except Exception as error:
+            words = f"`{self.__name__}`, in a form not known here ({error})"
+        if inner is None or not inner.release():
+            listener.unheard(words)
+        return None, None
+
+
+def _sdpa(
+    call: Arguments, result: Any, lse: Tensor | None, masks: MaskReader
+) -> tuple[Heard, Tensor]:
+    heard = readings.sdpa_reading(call, masks)
+    if lse is not None:
+        # One query of grouped heads runs as (key heads, group) instead of heads.
+        heard.lse = lse.reshape(*heard.q.shape[:3])
+    return heard, _by_heads(result, heard.q, heard.v)
 
 
 def _name_of(function: Callable[..., Any]) -> str:
@@ -173,17 +194,21 @@ def _verified(
     call: Arguments,
     function: Callable[..., Any],
     result: Any,
-    by_heads: Tensor,
     masks: MaskReader,
-) -> Heard:
-    """The reading that agrees with what ran; else what ran itself, if the function gave it."""
+) -> tuple[Heard, Tensor]:
+    """The reading that agrees with what ran; else what ran itself, if the function gave it.
+
+    Returns:
+        The call, and its output as (B, H, Tq, Dv).
+    """
+    by_heads = _by_heads(result, call.query, call.value)
     known = _readings_of(call.layer)
     key = (function, call.form)
     weights = _weights(result, call)
     if key not in known:
         found = _search(call, function, Ran(by_heads, weights, call.dropout), masks)
         if found is None:
-            return _stored(call, function, weights)
+            return _stored(call, function, weights), by_heads
         if call.n_keys < _ENOUGH_KEYS:
             known = {}
         known[key] = found
@@ -191,7 +216,7 @@ def _verified(
     heard = read(call, masks)
     if note is not None:
         heard.projection_note, heard.is_followed = note, False
-    return heard
+    return heard, by_heads
 
 
 def _search(

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from jumok.lens.taps.heard import Heard, tensors_in
 from jumok.lens.taps.output_map import OutputMap, Term
+from jumok.lens.value_notes import NO_MAP
 
 # What only moves, retypes or copies the numbers of a tensor: following goes on.
 MOVES = {
@@ -200,7 +201,7 @@ def _settle(way: _Way) -> None:
         )
     elif way.is_bare:
         heard.projection = OutputMap(way.width)
-        heard.projection_note = "no linear map was applied to the attention's output"
+        heard.projection_note = NO_MAP
     if heard.projection is not None:
         matrix = heard.projection
         heard.projection_version = None if matrix.is_inference() else matrix._version
