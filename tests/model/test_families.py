@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jumok.model.config import Config, Learned, Rotary
-from jumok.model.families import FAMILIES, Settings
+from jumok.model.config import Learned, Relative, Rotary
+from jumok.model.families import FAMILIES, NotSupportedError, Settings
 from jumok.positions import Llama3Scaling, YarnScaling
 
 GPT2 = {
@@ -221,10 +221,189 @@ ROBERTA = {
     "type_vocab_size": 1,
     "vocab_size": 50265,
 }
-PUBLISHED = [GPT2, LLAMA_3_1, SMOLLM2, MISTRAL, QWEN2, QWEN3, BERT, ROBERTA]
+GEMMA = {
+    "architectures": ["GemmaForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "head_dim": 256,
+    "hidden_act": "gelu",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "hidden_size": 2048,
+    "initializer_range": 0.02,
+    "intermediate_size": 16384,
+    "max_position_embeddings": 8192,
+    "model_type": "gemma",
+    "num_attention_heads": 8,
+    "num_hidden_layers": 18,
+    "num_key_value_heads": 1,
+    "pad_token_id": 0,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 10000.0,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.38.0.dev0",
+    "use_cache": True,
+    "vocab_size": 256000,
+}
+DISTILBERT = {
+    "activation": "gelu",
+    "architectures": ["DistilBertForMaskedLM"],
+    "attention_dropout": 0.1,
+    "dim": 768,
+    "dropout": 0.1,
+    "hidden_dim": 3072,
+    "initializer_range": 0.02,
+    "max_position_embeddings": 512,
+    "model_type": "distilbert",
+    "n_heads": 12,
+    "n_layers": 6,
+    "pad_token_id": 0,
+    "qa_dropout": 0.1,
+    "seq_classif_dropout": 0.2,
+    "sinusoidal_pos_embds": False,
+    "tie_weights_": True,
+    "transformers_version": "4.10.0.dev0",
+    "vocab_size": 30522,
+}
+MODERNBERT = {
+    "architectures": ["ModernBertForMaskedLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 50281,
+    "classifier_activation": "gelu",
+    "classifier_bias": False,
+    "classifier_dropout": 0.0,
+    "classifier_pooling": "mean",
+    "cls_token_id": 50281,
+    "decoder_bias": True,
+    "deterministic_flash_attn": False,
+    "embedding_dropout": 0.0,
+    "eos_token_id": 50282,
+    "global_attn_every_n_layers": 3,
+    "global_rope_theta": 160000.0,
+    "gradient_checkpointing": False,
+    "hidden_activation": "gelu",
+    "hidden_size": 768,
+    "initializer_cutoff_factor": 2.0,
+    "initializer_range": 0.02,
+    "intermediate_size": 1152,
+    "layer_norm_eps": 1e-05,
+    "local_attention": 128,
+    "local_rope_theta": 10000.0,
+    "max_position_embeddings": 8192,
+    "mlp_bias": False,
+    "mlp_dropout": 0.0,
+    "model_type": "modernbert",
+    "norm_bias": False,
+    "norm_eps": 1e-05,
+    "num_attention_heads": 12,
+    "num_hidden_layers": 22,
+    "pad_token_id": 50283,
+    "position_embedding_type": "absolute",
+    "reference_compile": True,
+    "sep_token_id": 50282,
+    "tie_word_embeddings": True,
+    "torch_dtype": "float32",
+    "transformers_version": "4.47.0.dev0",
+    "vocab_size": 50368,
+}
+MARIAN = {
+    "_num_labels": 3,
+    "activation_dropout": 0.0,
+    "activation_function": "swish",
+    "add_bias_logits": False,
+    "add_final_layer_norm": False,
+    "architectures": ["MarianMTModel"],
+    "attention_dropout": 0.0,
+    "bad_words_ids": [[58100]],
+    "bos_token_id": 0,
+    "classif_dropout": 0.0,
+    "classifier_dropout": 0.0,
+    "d_model": 512,
+    "decoder_attention_heads": 8,
+    "decoder_ffn_dim": 2048,
+    "decoder_layerdrop": 0.0,
+    "decoder_layers": 6,
+    "decoder_start_token_id": 58100,
+    "decoder_vocab_size": 58101,
+    "dropout": 0.1,
+    "encoder_attention_heads": 8,
+    "encoder_ffn_dim": 2048,
+    "encoder_layerdrop": 0.0,
+    "encoder_layers": 6,
+    "eos_token_id": 0,
+    "extra_pos_embeddings": 58101,
+    "forced_eos_token_id": 0,
+    "id2label": {"0": "LABEL_0"},
+    "init_std": 0.02,
+    "is_encoder_decoder": True,
+    "max_length": 512,
+    "max_position_embeddings": 512,
+    "model_type": "marian",
+    "normalize_before": False,
+    "normalize_embedding": False,
+    "num_beams": 6,
+    "num_hidden_layers": 6,
+    "pad_token_id": 58100,
+    "scale_embedding": True,
+    "share_encoder_decoder_embeddings": True,
+    "static_position_embeddings": True,
+    "transformers_version": "4.22.0.dev0",
+    "use_cache": True,
+    "vocab_size": 58101,
+}
+T5_SMALL = {
+    "architectures": ["T5ForConditionalGeneration"],
+    "d_ff": 2048,
+    "d_kv": 64,
+    "d_model": 512,
+    "decoder_start_token_id": 0,
+    "dropout_rate": 0.1,
+    "eos_token_id": 1,
+    "initializer_factor": 1.0,
+    "is_encoder_decoder": True,
+    "layer_norm_epsilon": 1e-06,
+    "model_type": "t5",
+    "n_positions": 512,
+    "num_heads": 8,
+    "num_layers": 6,
+    "output_past": True,
+    "pad_token_id": 0,
+    "relative_attention_num_buckets": 32,
+    "task_specific_params": {"summarization": {"num_beams": 4}},
+    "vocab_size": 32128,
+}
+FLAN_T5_SMALL = {
+    **T5_SMALL,
+    "d_ff": 1024,
+    "feed_forward_proj": "gated-gelu",
+    "num_decoder_layers": 8,
+    "num_heads": 6,
+    "num_layers": 8,
+    "relative_attention_max_distance": 128,
+    "tie_word_embeddings": False,
+}
+PUBLISHED = [
+    GPT2,
+    LLAMA_3_1,
+    SMOLLM2,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    GEMMA,
+    BERT,
+    ROBERTA,
+    DISTILBERT,
+    MODERNBERT,
+    MARIAN,
+    T5_SMALL,
+    FLAN_T5_SMALL,
+]
 
 
-def read(values: dict[str, Any]) -> Config:
+def read(values: dict[str, Any]) -> Any:
     return FAMILIES[values["model_type"]].read(Settings(values, "config.json"))
 
 
@@ -262,8 +441,47 @@ def test_what_they_mean() -> None:
     assert (roberta.positions, roberta.context, roberta.token_types) == (Learned(1), 512, 1)
 
 
+def test_what_those_of_other_kinds_mean() -> None:
+    gemma = read(GEMMA)
+    assert (gemma.norm, gemma.feed_forward) == ("unit_offset_rms", "geglu_tanh")
+    assert (gemma.embedding_scale**2, gemma.head_dim) == (pytest.approx(2048), 256)
+    assert gemma.tied_head
+    assert (read(DISTILBERT).token_types, read(DISTILBERT).norm_eps) == (0, 1e-12)
+    modern = read(MODERNBERT)
+    assert modern.positions == Rotary(160_000.0, local_theta=10_000.0)
+    assert modern.layer_windows[:4] == (None, 65, 65, None)
+    assert modern.embedding_norm
+    marian = read(MARIAN)
+    assert marian.decoder.embedding_scale**2 == pytest.approx(512)
+    assert (marian.decoder.feed_forward, marian.decoder.norm_place) == ("silu", "post")
+    assert (marian.bos_id, marian.eos_ids, marian.suppressed_ids) == (58100, (0,), (58100,))
+    small, flan = read(T5_SMALL), read(FLAN_T5_SMALL)
+    assert (small.logit_scale**-2, flan.logit_scale) == (pytest.approx(512), 1.0)
+    assert (small.decoder.feed_forward, flan.decoder.feed_forward) == ("relu", "geglu_tanh")
+    assert (flan.encoder.n_layers, flan.decoder.n_layers, flan.decoder.n_heads) == (8, 8, 6)
+    assert (small.encoder.positions, flan.tied_head) == (Relative(32, 128), False)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({**MARIAN, "share_encoder_decoder_embeddings": False}, "share_encoder_decoder"),
+        ({**MARIAN, "normalize_before": True}, "normalize_before = True"),
+        ({**MARIAN, "decoder_vocab_size": 9}, "decoder_vocab_size = 9"),
+        ({**T5_SMALL, "feed_forward_proj": "gated-tanh"}, "'gated-tanh'"),
+        ({**MODERNBERT, "norm_bias": True}, "norm_bias = True"),
+        ({**MODERNBERT, "layer_types": ["linear"] * 22}, "linear"),
+        ({**GEMMA, "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ({**DISTILBERT, "activation": "tanh"}, "'tanh'"),
+    ],
+)
+def test_what_those_cannot_have_is_named(values: dict[str, Any], named: str) -> None:
+    with pytest.raises(NotSupportedError, match=named):
+        read(values)
+
+
 def test_settings_that_are_missing_have_the_defaults_of_their_family() -> None:
-    def without(values: dict[str, Any], *keys: str) -> Config:
+    def without(values: dict[str, Any], *keys: str) -> Any:
         return read({key: value for key, value in values.items() if key not in keys})
 
     assert without(MISTRAL, "sliding_window").layer_windows == (4096,) * 32

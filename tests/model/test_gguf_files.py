@@ -11,10 +11,12 @@ import gguf
 import numpy as np
 import pytest
 import torch
+import transformers
 from gguf import GGMLQuantizationType as Kind
-from tests.model.peers import answer, peer, random_ids
+from tests.model.peers import answer, peer, random_ids, reopened
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+from jumok.model.checkpoints import write_folder
 from jumok.model.gguf_files import open_gguf, read_gguf, unpermuted
 from jumok.positions import Llama3Scaling, rotary_frequencies
 
@@ -24,6 +26,11 @@ LAYER = {
     "self_attn.q_proj.weight": "attn_q.weight",
     "self_attn.k_proj.weight": "attn_k.weight",
     "self_attn.v_proj.weight": "attn_v.weight",
+    "self_attn.q_proj.bias": "attn_q.bias",
+    "self_attn.k_proj.bias": "attn_k.bias",
+    "self_attn.v_proj.bias": "attn_v.bias",
+    "self_attn.q_norm.weight": "attn_q_norm.weight",
+    "self_attn.k_norm.weight": "attn_k_norm.weight",
     "self_attn.o_proj.weight": "attn_output.weight",
     "post_attention_layernorm.weight": "ffn_norm.weight",
     "mlp.gate_proj.weight": "ffn_gate.weight",
@@ -54,6 +61,7 @@ def write(
     tied: bool = False,
 ) -> Path:
     config = model.config
+    interleave = interleaved if architecture == "llama" else (lambda rows, n_heads: rows)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
@@ -65,15 +73,18 @@ def write(
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
+    if getattr(config, "head_dim", None):
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
     for name, tensor in model.state_dict().items():
         values = tensor.float().numpy()
         if name.startswith("model.layers."):
             _, _, number, rest = name.split(".", 3)
             stored = f"blk.{number}.{LAYER[rest]}"
             if "q_proj" in name:
-                values = interleaved(values, config.num_attention_heads)
+                values = interleave(values, config.num_attention_heads)
             elif "k_proj" in name:
-                values = interleaved(values, config.num_key_value_heads)
+                values = interleave(values, config.num_key_value_heads)
         else:
             stored = {
                 "model.embed_tokens.weight": "token_embd.weight",
@@ -82,6 +93,8 @@ def write(
             }[name]
             if tied and stored == "output.weight":
                 continue
+        if architecture == "gemma" and stored.endswith("norm.weight"):
+            values = values + 1  # as llama.cpp's converter does
         if values.ndim == 1 or kind == Kind.F32:
             writer.add_tensor(stored, values)
         else:
@@ -119,7 +132,9 @@ def test_weights_are_those_that_transformers_reads(tmp_path: Path) -> None:
     torch.testing.assert_close(read_gguf(path)(ids), answer(empty, ids), **TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", [Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0])
+@pytest.mark.parametrize(
+    "kind", [Kind.F16, Kind.BF16, Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1]
+)
 def test_quantised(kind: Kind, tmp_path: Path) -> None:
     model = peer("llama-wide")
     rounded = copy.deepcopy(model)
@@ -187,9 +202,182 @@ def test_what_is_not_known_is_named(
         read_gguf(write(tmp_path / "tiny.gguf", peer("llama"), more=more))
 
 
-def test_other_architecture_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'gemma'"):
-        read_gguf(write(tmp_path / "tiny.gguf", peer("llama"), architecture="gemma"))
+def test_other_architectures_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'mamba'; known are llama, qwen2, qwen3, gemma, gpt2"):
+        read_gguf(write(tmp_path / "tiny.gguf", peer("llama"), architecture="mamba"))
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "gemma", "gemma-256"])
+def test_other_architectures_match_transformers(name: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "tiny.gguf", peer(name), architecture=name.partition("-")[0], tied=True)
+    model = read_gguf(path)
+    ids = random_ids(2, 40)
+    torch.testing.assert_close(model(ids), answer(peer(name), ids), **TOLERANCE)
+    write_folder(model, tmp_path / "folder")
+    torch.testing.assert_close(
+        answer(reopened(name, tmp_path / "folder"), ids), model(ids), **TOLERANCE
+    )
+
+
+def write_gpt2(path: Path, model: Any) -> Path:
+    """As llama.cpp's converter does: linear maps turned to (out, in)."""
+    config = model.config
+    writer = gguf.GGUFWriter(path, "gpt2")
+    writer.add_block_count(config.n_layer)
+    writer.add_context_length(config.n_positions)
+    writer.add_embedding_length(config.n_embd)
+    writer.add_feed_forward_length(config.n_inner or 4 * config.n_embd)
+    writer.add_head_count(config.n_head)
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    parts = {
+        "ln_1": "attn_norm",
+        "attn.c_attn": "attn_qkv",
+        "attn.c_proj": "attn_output",
+        "ln_2": "ffn_norm",
+        "mlp.c_fc": "ffn_up",
+        "mlp.c_proj": "ffn_down",
+    }
+    for name, tensor in model.transformer.state_dict().items():
+        values, kind = tensor.numpy(), name.rpartition(".")[2]
+        if name.startswith("h."):
+            _, number, rest = name.split(".", 2)
+            stored = f"blk.{number}.{parts[rest.rpartition('.')[0]]}.{kind}"
+            values = values.T if values.ndim == 2 else values
+        else:
+            stored = {"wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm"}[
+                name.partition(".")[0]
+            ] + f".{kind}"
+        writer.add_tensor(stored, np.ascontiguousarray(values))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_gpt2_matches_transformers(tmp_path: Path) -> None:
+    model = read_gguf(write_gpt2(tmp_path / "tiny.gguf", peer("gpt2")))
+    ids = random_ids(2, 40)
+    torch.testing.assert_close(model(ids), answer(peer("gpt2"), ids), **TOLERANCE)
+    assert (model.config.context, model.config.tied_head) == (64, True)
+
+
+# Blocks of 256 numbers, spelled out after the specification, number by number.
+
+
+def _half(block: bytes, place: int) -> float:
+    return float(np.frombuffer(block[place : place + 2], "<f2")[0])
+
+
+def _scales_of_k(twelve: bytes) -> list[tuple[int, int]]:
+    """Eight pairs of six bits: scale and minimum (Q4_K, Q5_K)."""
+    pairs = []
+    for j in range(8):
+        if j < 4:
+            pairs.append((twelve[j] & 63, twelve[j + 4] & 63))
+        else:
+            low, high = twelve[j + 4] & 15, twelve[j + 4] >> 4
+            pairs.append((low | (twelve[j - 4] >> 6) << 4, high | (twelve[j] >> 6) << 4))
+    return pairs
+
+
+def _q4_k(block: bytes) -> list[float]:
+    d, dmin, scales, quants = _half(block, 0), _half(block, 2), block[4:16], block[16:144]
+    values = []
+    for group, (scale, minimum) in enumerate(_scales_of_k(scales)):
+        for i in range(32):
+            byte = quants[group // 2 * 32 + i]
+            q = byte & 15 if group % 2 == 0 else byte >> 4
+            values.append(d * scale * q - dmin * minimum)
+    return values
+
+
+def _q5_k(block: bytes) -> list[float]:
+    d, dmin, scales = _half(block, 0), _half(block, 2), block[4:16]
+    high, quants = block[16:48], block[48:176]
+    values = []
+    for group, (scale, minimum) in enumerate(_scales_of_k(scales)):
+        for i in range(32):
+            byte = quants[group // 2 * 32 + i]
+            q = (byte & 15 if group % 2 == 0 else byte >> 4) + 16 * (high[i] >> group & 1)
+            values.append(d * scale * q - dmin * minimum)
+    return values
+
+
+def _q6_k(block: bytes) -> list[float]:
+    low, high, d = block[:128], block[128:192], _half(block, 208)
+    scales = np.frombuffer(block[192:208], np.int8)
+    values = []
+    for place in range(256):
+        half, rest = divmod(place, 128)
+        quarter, i = divmod(rest, 32)
+        byte = low[64 * half + 32 * (quarter % 2) + i]
+        bits = byte & 15 if quarter < 2 else byte >> 4
+        bits |= (high[32 * half + i] >> 2 * quarter & 3) << 4
+        values.append(d * int(scales[place // 16]) * (bits - 32))
+    return values
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "halves", "spelled"),
+    [
+        (Kind.Q4_K, 144, (0, 2), _q4_k),
+        (Kind.Q5_K, 176, (0, 2), _q5_k),
+        (Kind.Q6_K, 210, (208,), _q6_k),
+    ],
+    ids=["Q4_K", "Q5_K", "Q6_K"],
+)
+def test_blocks_of_256(
+    kind: Kind,
+    size: int,
+    halves: tuple[int, ...],
+    spelled: Callable[[bytes], list[float]],
+    tmp_path: Path,
+) -> None:
+    generator = np.random.default_rng(0)
+    blocks = generator.integers(0, 256, (67, size), dtype=np.uint8)  # one block a row
+    for place in halves:
+        scale = generator.uniform(0.001, 0.01, 67).astype("<f2")
+        blocks[:, place : place + 2] = scale.view(np.uint8).reshape(67, 2)
+    expected = np.array([spelled(bytes(block)) for block in blocks])
+    model = read_gguf(write_wide(tmp_path / "tiny.gguf", blocks, kind))
+    assert expected.std() > 0.01
+    found = model.embedding.weight.detach().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def write_wide(path: Path, table: np.ndarray, kind: Kind) -> Path:
+    """A Llama of width 256 whose embeddings are these blocks."""
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=67,
+            hidden_size=256,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+        )
+    )
+    writer_of = gguf.GGUFWriter.add_tensor
+
+    def add(self: Any, name: str, values: Any, **more: Any) -> None:
+        if name == "token_embd.weight":
+            values, more = table, {"raw_dtype": kind}
+        writer_of(self, name, values, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gguf.GGUFWriter, "add_tensor", add)
+        return write(path, model, tied=True)
+
+
+def test_a_kind_that_cannot_be_undone_is_named(tmp_path: Path) -> None:
+    blocks = np.zeros((67, 8 * 40), np.uint8)
+    path = write_wide(tmp_path / "tiny.gguf", blocks, Kind.Q8_1)
+    with pytest.raises(ValueError, match=r"token_embd\.weight' is quantised as Q8_1.*Q8_0 or Q4_K"):
+        read_gguf(path)
 
 
 @pytest.mark.parametrize(

@@ -217,16 +217,25 @@ def read_with_transformers(
             ours, kind = ForeignDecoder, transformers.AutoModelForCausalLM
         else:
             ours, kind = ForeignEncoder, transformers.AutoModel
-        options = {"dtype": dtype or "auto", "use_safetensors": True, **where}
-        try:  # the kernel whose attention `watch` hears
-            inner = kind.from_pretrained(folder, attn_implementation="sdpa", **options)
+        options = {"dtype": dtype or "auto", "use_safetensors": True, "output_loading_info": True}
+        try:  # the fused kernels
+            inner, report = kind.from_pretrained(
+                folder, attn_implementation="sdpa", **options, **where
+            )
         except (ValueError, ImportError):
-            inner = kind.from_pretrained(folder, **options)
+            inner, report = kind.from_pretrained(folder, **options, **where)
     except (ValueError, OSError, KeyError, ImportError, RuntimeError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(
             f"{folder}: transformers {transformers.__version__} can't read it either ({reason[0]})"
         ) from error
+    lost = [*report["missing_keys"], *report["mismatched_keys"]]
+    if lost:  # transformers would run it with random weights there
+        named = ", ".join(map(str, sorted(lost, key=str)[:8]))
+        raise ValueError(
+            f"{folder} lacks tensors that {type(inner).__name__} needs, or has them in other "
+            f"shapes: {named}{' …' if len(lost) > 8 else ''}"
+        )
     return ours(inner.to(device)).eval()
 
 

@@ -86,7 +86,7 @@ def load(
     if not text or not path.is_dir():
         if path.suffix == ".gguf" or not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", text):
             raise ValueError(f"there is no model {text!r}. It can be {_KINDS}")
-        path = _hub_folder(text)
+        return _read_from_hub(text, dtype, device)
     return _read_folder(path, dtype, device)
 
 
@@ -122,6 +122,22 @@ def _read_folder(
         return _fall_back(folder, dtype, device, error), tokenizer
 
 
+def _read_from_hub(
+    name: str, dtype: torch.dtype | None, device: torch.device | None
+) -> tuple[Model | ForeignModel, Tokenizer | None]:
+    folder = _hub_folder(name)
+    try:
+        weight_files(folder)
+    except FileNotFoundError as error:
+        raise FetchError(
+            f"{name!r} on the hub has no weights as safetensors, and jumok loads no others (a "
+            f"pickle can run any program). Its page may name a copy that has them; or convert it "
+            f"where you trust it: with transformers, AutoModel.from_pretrained({name!r})"
+            f".save_pretrained(folder)"
+        ) from error
+    return _read_folder(folder, dtype, device)
+
+
 def _fall_back(
     folder: Path, dtype: torch.dtype | None, device: torch.device | None, reason: NotSupportedError
 ) -> ForeignModel:
@@ -133,13 +149,18 @@ def _fall_back(
         if error.name != "transformers":
             raise
         raise NotSupportedError(
-            f"{reason} With transformers installed (pip install 'jumok[hf]') it would be run by "
-            f"that."
+            f"{_said(reason)}. With transformers installed (pip install 'jumok[hf]') it would be "
+            f"run by that."
         ) from None
     except ValueError as error:
-        raise NotSupportedError(f"{reason} {error}") from error
-    _log.warning("%s Transformers runs it (%s).", reason, type(model.inner).__name__)
+        raise NotSupportedError(f"{_said(reason)}. {error}") from error
+    _log.warning("%s. Transformers runs it (%s).", _said(reason), type(model.inner).__name__)
     return model
+
+
+def _said(reason: Exception) -> str:
+    """One line without its full stop."""
+    return str(reason).splitlines()[0].rstrip(".")
 
 
 def _gguf_tokenizer(path: Path, reader: Any) -> Tokenizer:

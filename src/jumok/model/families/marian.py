@@ -60,7 +60,8 @@ def _read_marian(settings: Settings) -> EncoderDecoderConfig:
     settings.expect("normalize_embedding", False)
     settings.expect("static_position_embeddings", True)
     settings.expect("add_bias_logits", False)
-    settings.expect("extra_pos_embeddings", 0, 2)
+    for key in ("extra_pos_embeddings", "classif_dropout", "_num_labels"):
+        settings.take(key, None)  # left over from a larger family
     emb_dim, vocab_size = settings.need("d_model"), settings.need("vocab_size")
     settings.expect("decoder_vocab_size", None, vocab_size)
     settings.take("num_hidden_layers", None)
