@@ -121,6 +121,13 @@ class Tiles:
         self._shifts: list[Array] = [] if scores else self._subtracted()
         # A softcap bends the bare score, so there the lse is subtracted afterwards.
         self._folded = self._shifts.pop(0) if self._shifts and call.softcap is None else None
+        # The products of a stack are dealt out to the cores whole: of three, two would go to one
+        # of two cores. Alone, each is shared.
+        self._one_by_one = (
+            not self._numpy
+            and str(device(call.q)) == "cpu"
+            and self._key_heads % int(self._xp.get_num_threads()) != 0
+        )
         self._lock = threading.Lock()
         self._turned: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
 
@@ -270,7 +277,12 @@ class Tiles:
         n, rows, width = q.shape
         columns = turned.shape[-1]
         if not self._numpy:
-            self._xp.matmul(q, turned, out=self._xp.reshape(out, (n, rows, columns)))
+            out = self._xp.reshape(out, (n, rows, columns))
+            if self._one_by_one:
+                for head in range(n):
+                    self._xp.matmul(q[head], turned[head], out=out[head])
+            else:
+                self._xp.matmul(q, turned, out=out)
             return
         small = 1 << max(0, (_SMALL_PRODUCT // (columns * width)).bit_length() - 1)
         small = math.gcd(rows, small)
