@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from jumok import definition, fused
 from jumok.fused import torch_rows
-from jumok.masks import Causal, Padding, Window
+from jumok.masks import Causal, Chunked, Packed, Padding, Prefix, Spans, Window
 
 KINDS = {"numpy": np.asarray, "torch": torch.as_tensor}
 INFINITE = math.inf
@@ -77,6 +77,16 @@ OPTIONS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "padding and causal": lambda q, k: {"mask": Padding(PADDED[:, :k]), "causal": True},
     "padding and top left": lambda q, k: {"mask": Padding(PADDED[:, :k]) & Causal(offset=0)},
     "padding and window": lambda q, k: {"mask": Padding(PADDED[:, :k]) & Window(5)},
+    "window that hides nothing": lambda q, k: {"mask": Padding(PADDED[:, :k]) & Window(99)},
+    "chunks": lambda q, k: {"mask": Chunked(7) & Causal()},
+    "prefix": lambda q, k: {"mask": Prefix(np.array([4, 9]))},
+    "documents": lambda q, k: {"mask": Packed(np.arange(k)[None] // 7), "causal": True},
+    "documents and padding": lambda q, k: {
+        "mask": Padding(PADDED[:, :k]) & Packed(np.arange(k)[None] // 7)
+    },
+    "spans": lambda q, k: {
+        "mask": Spans(np.arange(2 * q).reshape(2, q) % 5, np.arange(2 * q).reshape(2, q) % 7)
+    },
     "booleans": lambda q, k: {"mask": draw(4, 2, 1, q, k) > 1},
     "booleans of heads": lambda q, k: {"mask": draw(4, 6, q, k) > 1, "causal": True},
     "one row of booleans": lambda q, k: {"mask": draw(4, k) > 0, "causal": True},
@@ -132,6 +142,12 @@ def compare(make: Callable[..., Any], qkv: list[np.ndarray], options: dict[str, 
         def of_rule(rule: Any) -> Any:
             if isinstance(rule, Padding):
                 return Padding(change(rule.visible))
+            if isinstance(rule, Packed):
+                return Packed(change(rule.documents))
+            if isinstance(rule, Spans):
+                return Spans(change(rule.start), change(rule.stop))
+            if isinstance(rule, Prefix):
+                return Prefix(change(rule.length))
             rules = getattr(rule, "rules", None)
             if rules is None:
                 return one(rule)
@@ -416,6 +432,44 @@ def test_gradient_of_a_bias(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda b: fused.attention(q, k, v, bias=b * rows + b * torch.arange(18), causal=True)[0],
         bias,
     )
+
+
+def test_a_row_whose_lse_is_truly_0_stays() -> None:
+    """An lse of 0 is also what the kernel gives for a row that sees nothing."""
+    q, k, v = torch.zeros(1, 1, 3, 4), torch.zeros(1, 1, 3, 4), torch.ones(1, 1, 3, 4)
+    visible = torch.tensor([[True, False, False], [False, False, False], [True, True, False]])
+    for mask in (visible, torch.where(visible, 0.0, -INFINITE), torch.where(visible, 0.0, -3e38)):
+        output, lse = fused.attention(q, k, v, mask)
+        close(output[0, 0, :, 0], [1, 0, 1])
+        close(lse[0, 0], [0, -INFINITE, math.log(2)])
+    output, lse = fused.attention(q, k, v, visible[1:2].logical_not(), bias=None, causal=True)
+    close(lse[0, 0], [0, math.log(2), math.log(3)])
+
+
+def test_a_float_mask_is_looked_at_again_when_it_has_changed() -> None:
+    q, k, v = (torch.as_tensor(x).float() for x in inputs(1, 2, 2, 5, 5))
+    mask = torch.zeros(5, 5)
+    for _ in range(2):
+        fused.attention(q, k, v, mask)
+    mask.copy_(torch.ones(5, 5).tril())
+    with pytest.raises(ValueError, match="ambiguous"):
+        fused.attention(q, k, v, mask)
+    compare(torch.as_tensor, [x.numpy() for x in (q, k, v)], {"bias": mask.numpy()})
+    with torch.inference_mode():
+        uncounted = torch.ones(5, 5).tril()
+        for _ in range(2):
+            with pytest.raises(ValueError, match="ambiguous"):
+                fused.attention(q, k, v, uncounted)
+
+
+def test_a_rule_of_another_batch_is_refused(make: Callable[..., Any]) -> None:
+    q = make(np.zeros((2, 1, 3, 4)))
+    three = make(np.zeros((3, 3), dtype=np.int64))
+    for rule in (Padding(three == 0), Packed(three), Spans(three, three), Prefix(three[0])):
+        with pytest.raises(ValueError, match=r"3 batch elements, q has 2"):
+            fused.attention(q, q, q, rule)
+    with pytest.raises(ValueError, match=r"Padding of shape \(2, 5\) does not fit"):
+        fused.attention(q, q, q, Padding(make(np.ones((2, 5), dtype=bool))))
 
 
 def test_dropout_drops_weights() -> None:

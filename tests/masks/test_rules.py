@@ -152,6 +152,20 @@ def test_which_rules_are_causal():
     assert not Spans(np.array([[0, 0]]), np.array([[1, 3]])).is_causal(2, 2)
 
 
+@pytest.mark.parametrize("shape", [(5, 5), (2, 5), (5, 2), (1, 6)])
+def test_bands_that_hide_nothing_and_those_that_are_causal(shape):
+    causal = plane(Causal(), *shape)
+    for rule in (Causal(), Causal(0), Causal(9), Window(2), Window(9), Window(9, ahead=9),
+                 Window(2, ahead=None), Window(9, ahead=None), Window(9, offset=1)):  # fmt: skip
+        seen = plane(rule, *shape)
+        assert rule.hides_nothing(*shape) == bool(seen.all())
+        if rule.is_plain(*shape):
+            np.testing.assert_array_equal(seen, causal)
+    assert Window(9).is_plain(5, 5)
+    assert Causal().is_plain(2, 5)
+    assert not Window(4).is_plain(5, 5)
+
+
 def test_joining_is_flat_and_leaves_out_what_adds_nothing():
     a, b, c = Causal(), Window(3), Padding(np.ones((1, 4), bool))
     assert ((a & b) & c).rules == (a & (b & c)).rules == (a, b, c)

@@ -20,7 +20,18 @@ from torch.overrides import handle_torch_function, has_torch_function
 from jumok.fused import torch_rows
 from jumok.fused.reading import Call, in_four_dimensions, part_of, read_call
 from jumok.fused.torch_rows import attention_in_blocks, score_type
-from jumok.masks import Both, Causal, Dense, Mask, Padding, Window, as_tile, join, read_mask
+from jumok.masks import (
+    Both,
+    Causal,
+    Dense,
+    Mask,
+    Padding,
+    Spans,
+    Window,
+    as_tile,
+    join,
+    read_mask,
+)
 
 _SHORT = 1 << 16  # scores of a head so few that one call of a kernel is cheaper than several
 
@@ -274,6 +285,8 @@ def _without_diagonal(
 def _same_for_all_rows(rule: Mask) -> bool:
     if isinstance(rule, Both):
         return all(map(_same_for_all_rows, rule.rules))
+    if isinstance(rule, Spans):
+        return rule.start.shape[-1] == 1
     return isinstance(rule, Padding) or (isinstance(rule, Dense) and rule.visible.shape[-2] == 1)
 
 
