@@ -29,7 +29,7 @@ from jumok.fused.reading import Array, Call, read_call
 from jumok.masks import Mask
 
 if TYPE_CHECKING:
-    from jumok.fused.torch_kernels import torch_attention
+    from jumok.fused.torch_calls import torch_attention
 
 __all__ = ["Call", "attention", "read_call", "torch_attention"]
 
@@ -78,7 +78,7 @@ def attention(
     if type(q) is not np.ndarray:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(q, torch.Tensor):
-            found: tuple[Array, Array] = _torch_kernels().torch_attention(
+            found: tuple[Array, Array] = _torch_calls().torch_attention(
                 q,
                 k,
                 v,
@@ -97,14 +97,14 @@ def attention(
 
 
 @cache
-def _torch_kernels() -> ModuleType:
+def _torch_calls() -> ModuleType:
     """Loaded when it is first used, and PyTorch with it."""
-    from jumok.fused import torch_kernels
+    from jumok.fused import torch_calls
 
-    return torch_kernels
+    return torch_calls
 
 
 def __getattr__(name: str) -> Any:
     if name == "torch_attention":
-        return _torch_kernels().torch_attention
+        return _torch_calls().torch_attention
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
