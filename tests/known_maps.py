@@ -37,6 +37,7 @@ class Map:
         self.weights = np.asarray(weights, np.float32)[None]
         self.norms = None if norms is None else np.asarray(norms, np.float32)[None]
         self.shape = self.weights.shape
+        self.heads = tuple(range(self.shape[1]))
         self.is_causal = not np.triu(self.weights[0, 0], 1).any()
         self.asked: list[int] = []
 

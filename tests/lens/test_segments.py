@@ -31,7 +31,7 @@ class Source:
     norms: Any
     name: str = "attention"
     held_bytes: int = 0
-    heads: tuple[int, ...] = (0, 1, 2)
+    heads: tuple[int, ...] = tuple(range(HEADS))
     measured: None = None
     value_note: str = "a gate stands between the attention and its output projection"
 
@@ -282,6 +282,14 @@ def test_the_heads_that_look_most() -> None:
         found.top_heads(0, 3)
 
 
+def test_heads_have_their_numbers_in_the_model() -> None:
+    recording, _, _ = recorded([IDS], [Causal()])
+    recording[0]._source.heads = (4, 5, 9)  # type: ignore[misc]
+    found = segments(recording, TOKENS)
+    assert {head.head for head in found.top_heads(-1, 1)} == {4, 5, 9}
+    assert segment_tables(recording, [0, 9], heads=[9]).heads[0].shape == (1, 1, 1)
+
+
 def test_the_object_is_plain_json() -> None:
     recording, _, _ = recorded([IDS + TOKENS.encode("!")], [Causal(), Causal()])
     found = segments(recording, TOKENS, prompt=len(IDS))
@@ -332,7 +340,7 @@ def test_too_many_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tables_of_heads_equal_those_of_their_maps() -> None:
     recording, weights, norms = recorded([IDS], [Causal(), None])
     bounds = [0, 7, 18, 26]
-    tables = segment_tables(recording, bounds)
+    tables = recording.segments(bounds)
     for layer in (0, 1):
         expected = recording[layer].segments(bounds)[0]
         np.testing.assert_allclose(tables.heads[layer], expected, atol=1e-6)
@@ -342,6 +350,7 @@ def test_tables_of_heads_equal_those_of_their_maps() -> None:
     assert inner.layers == (0,)
     expected = weights[0][0, 2:3, 7:18, 7:18].sum(-1).mean(-1)
     np.testing.assert_allclose(inner.heads[0][:, 0, 0], expected, atol=1e-6)
+    assert inner.head_numbers == ((2,),)
     shares = segment_tables(recording, [7, 18], norm_weighted=True)
     part = shares_of(weights, norms, [range(7, 18)], [range(7, 18)])
     np.testing.assert_allclose(shares.total, part, atol=1e-6)
@@ -352,7 +361,7 @@ def test_tables_that_can_not_be_had() -> None:
     recording, _, _ = recorded([IDS], [Causal()], norms=False)
     with pytest.raises(ValueError, match="bounds rise"):
         segment_tables(recording, [0, 99])
-    with pytest.raises(ValueError, match="no head 3: attention has 0 to 2"):
+    with pytest.raises(ValueError, match="no head 3 in layer 0: its heads are 0, 1, 2"):
         segment_tables(recording, [0, 9], heads=[3])
     with pytest.raises(ValueError, match="attention has no norm-weighted"):
         segment_tables(recording, [0, 9], norm_weighted=True)

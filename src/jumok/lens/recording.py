@@ -10,9 +10,9 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -25,6 +25,9 @@ from jumok.lens.call import Array
 from jumok.lens.rules import mask_arrays
 from jumok.lens.stored import StoredArrays, StoredCall
 from jumok.lens.writing import FORMAT, Writer, described
+
+if TYPE_CHECKING:
+    from jumok.lens.segments import Tables
 
 
 class Recording(Sequence[AttentionMap]):
@@ -96,6 +99,26 @@ class Recording(Sequence[AttentionMap]):
             for array in _shared_arrays(found):
                 shared[id(array)] = _array_bytes(array)
         return total + sum(shared.values())
+
+    def segments(
+        self,
+        bounds: Sequence[int],
+        *,
+        layers: int | Iterable[int] | None = None,
+        heads: Iterable[int] | None = None,
+        norm_weighted: bool = False,
+        batch: int = 0,
+    ) -> Tables:
+        """How much each passage reads of each, of every head, of every layer and on average.
+
+        `jumok.segments` finds the passages by itself and sets apart what is no passage; see
+        `jumok.lens.segments.segment_tables` for the arguments.
+        """
+        from jumok.lens.segments import segment_tables
+
+        return segment_tables(
+            self, bounds, layers=layers, heads=heads, norm_weighted=norm_weighted, batch=batch
+        )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = Table(title=f"{self.model_name}: {len(self)} attention maps", title_justify="left")

@@ -26,6 +26,7 @@ from jumok.lens.masses import group_masses, visible_shares
 from jumok.lens.measures import real_queries
 from jumok.lens.selection import recorded_ids, self_attention
 from jumok.lens.sources import Head
+from jumok.lens.value_notes import norms_to_weigh_with
 from jumok.tokens import Tokenizer, as_tokenizer
 from jumok.tokens.passages import Beginnings, Passage, cut, read_passages, turns
 from jumok.tokens.signs import is_visible
@@ -51,11 +52,13 @@ class Tables:
 
     Attributes:
         layers: indices of the layers, from 0.
+        head_numbers: of each layer the numbers of its heads in the model.
         heads: of each layer the tables of its heads, float32 (H, S, C).
         added: whether heads are added (parts of one whole) or averaged (raw weights).
     """
 
     layers: tuple[int, ...]
+    head_numbers: tuple[tuple[int, ...], ...]
     heads: tuple[Numbers, ...]
     added: bool
 
@@ -215,8 +218,10 @@ class Segments:
         reader, read = self._place(reader), self._place(read)
         found = [
             Head(layer, head, float(weight))
-            for layer, table in zip(self.raw.layers, self.raw.heads, strict=True)
-            for head, weight in enumerate(table[:, reader, read])
+            for layer, numbers, table in zip(
+                self.raw.layers, self.raw.head_numbers, self.raw.heads, strict=True
+            )
+            for head, weight in zip(numbers, table[:, reader, read], strict=True)
         ]
         return tuple(sorted(found, key=lambda head: -head.weight)[:most])
 
@@ -323,14 +328,7 @@ def segments(
     groups, found, apart = layout.grouped(first)
     readers = layout.readers(groups, len(found), maps[0][1], batch)
 
-    norms: list[Any] | None = [attention.value_norms() for _, attention in maps]
-    note = "weights times the length of the value vectors after the output projection"
-    assert norms is not None
-    if raw:
-        norms, note = None, "plain attention weights, as asked for"
-    elif any(norm is None for norm in norms):
-        lacking = next(m for (_, m), norm in zip(maps, norms, strict=True) if norm is None)
-        norms, note = None, f"plain attention weights: {lacking.value_note}"
+    norms, note = norms_to_weigh_with([attention for _, attention in maps], raw)
     columns = len(found) + len(apart)
     measured = _measure(maps, norms, groups, columns, readers, batch, progress)
     return Segments(
@@ -395,17 +393,28 @@ def segment_tables(
             if norm is None:
                 raise ValueError(f"{attention.name} has no norm-weighted: {attention.value_note}")
     measured = _measure(maps, norms, groups, count + 1, readers, batch, None)
-    chosen = None if heads is None else list(heads)
-    for _, attention in maps:
-        wrong = [head for head in chosen or () if not 0 <= head < attention.shape[1]]
+    tables = measured.share if norm_weighted else measured.raw
+    if heads is not None:
+        tables = _of_heads(tables, list(heads))
+    return dataclasses.replace(tables, heads=tuple(one[..., :count] for one in tables.heads))
+
+
+def _of_heads(tables: Tables, heads: list[int]) -> Tables:
+    """Some heads of each layer, by their numbers in the model."""
+    for layer, known in zip(tables.layers, tables.head_numbers, strict=True):
+        wrong = [head for head in heads if head not in known]
         if wrong:
             raise ValueError(
-                f"there is no head {wrong[0]}: {attention.name} has 0 to {attention.shape[1] - 1}"
+                f"there is no head {wrong[0]} in layer {layer}: its heads are "
+                f"{', '.join(map(str, known))}"
             )
-    tables = measured.share if norm_weighted else measured.raw
-    picked = slice(None) if chosen is None else chosen
     return dataclasses.replace(
-        tables, heads=tuple(table[picked][..., :count] for table in tables.heads)
+        tables,
+        head_numbers=(tuple(heads),) * len(tables.layers),
+        heads=tuple(
+            table[[known.index(head) for head in heads]]
+            for known, table in zip(tables.head_numbers, tables.heads, strict=True)
+        ),
     )
 
 
@@ -619,8 +628,10 @@ def _measure(
         if progress is not None:
             progress(number + 1, len(maps))
     layers = tuple(layer for layer, _ in maps)
-    plain = Tables(layers, tuple(raws), added=False)
-    return _Measured(Tables(layers, tuple(shares), True) if shares else plain, plain, even)
+    numbers = tuple(attention.heads for _, attention in maps)
+    plain = Tables(layers, numbers, tuple(raws), added=False)
+    whole = Tables(layers, numbers, tuple(shares), added=True) if shares else plain
+    return _Measured(whole, plain, even)
 
 
 def _same(mask: Any, other: Any) -> bool:
