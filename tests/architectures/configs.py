@@ -157,11 +157,28 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "donut-swin": {"window_size": 2},
     "maskformer-swin": {"window_size": 2},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 4},
-    "autoformer": {"prediction_length": 8, "context_length": 16},
-    "informer": {"prediction_length": 8, "context_length": 16},
-    "time_series_transformer": {"prediction_length": 8, "context_length": 16},
+    "autoformer": {"prediction_length": 8, "context_length": 16, "num_time_features": 1},
+    "informer": {"prediction_length": 8, "context_length": 16, "num_time_features": 1},
+    "time_series_transformer": {
+        "prediction_length": 8,
+        "context_length": 16,
+        "num_time_features": 1,
+    },
     "esm": {"vocab_size": VOCABULARY, "pad_token_id": 1, "mask_token_id": 32},
     "apertus1p5": {"image_token_offset": 32, "audio_token_offset": 96},
+    "aria": {"projector_patch_to_query_dict": {16: 4}},
+    "cvt": {"depth": [1, 2, 3]},
+    "llava_next": {"image_grid_pinpoints": [[64, 64]]},
+    "llava_next_video": {"image_grid_pinpoints": [[64, 64]]},
+    "llava_onevision": {"image_grid_pinpoints": [[64, 64]]},
+    "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 192},
+    "voxtral": {"audio_token_id": 150},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {
+        "num_hidden_layers": 6,
+        "layers_block_type": ["linear_attention", "linear_attention", "hybrid"] * 2,
+    },
+    "mimi": {"vector_quantization_hidden_dimension": 64, "codebook_dim": 64},
     "audio-spectrogram-transformer": {"max_length": 32},
     "bamba": {"attn_layer_indices": [1]},
     "bit": {"num_groups": 4},
@@ -169,7 +186,12 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "instructblip": {"image_token_index": 150},
     "instructblipvideo": {"video_token_index": 150},
     "chameleon": {"vocabulary_map": {"<image>": 150}},
-    "clap_audio_model": {"spec_size": 64, "window_size": 2},
+    "clap_audio_model": {
+        "spec_size": 128,
+        "num_mel_bins": 32,
+        "window_size": 4,
+        "hidden_size": 512,
+    },
     "clvp_encoder": {"num_attention_heads": 2},
     "cohere_compass_text": {"rope_parameters": _TWO_ROPES},
     "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2},
@@ -244,7 +266,13 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "table-transformer": {"backbone_config": lambda: _resnet(1), "use_timm_backbone": False},
     "deformable_detr": {"backbone_config": lambda: _resnet(3), "use_timm_backbone": False},
     "mistral4": {
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 8,
+            "max_position_embeddings": 128,
+        },
         "head_dim": 8,
     },
     "moshi_depth": {"num_codebooks": TOKENS, "max_position_embeddings": TOKENS + 1},
@@ -253,16 +281,15 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "perceiver": {"d_latents": 64, "num_self_attends_per_block": 2, "vocab_size": 100},
     "pix2struct_vision_model": {"patch_embed_hidden_size": 768},
     "kosmos_2_5_vision_model": {"patch_embed_hidden_size": 768},
-    "qwen4_exp_text": {"token_budget": 8, "compress_ratio": 2},
     "recurrent_gemma": {"num_hidden_layers": 3},
     "sam2_hiera_det_model": {
         "image_size": [64, 64],
-        "blocks_per_stage": [1, 1, 1, 1],
-        "window_size_per_stage": [8, 4, 2, 2],
+        "blocks_per_stage": [1, 1, 2, 1],
+        "window_size_per_stage": [8, 4, 4, 4],
         "embed_dim_per_stage": [16, 32, 64, 128],
         "num_attention_heads_per_stage": [1, 1, 2, 4],
         "hidden_size": 16,
-        "global_attention_blocks": [2],
+        "global_attention_blocks": [3],
     },
     "sam_vision_model": {"num_pos_feats": 32},
     "sam_hq_vision_model": {"num_pos_feats": 32},
@@ -358,6 +385,8 @@ class _Shrinking:
         for name, value in EXCEPTIONS.get(config.model_type, {}).items():
             changed[name] = value() if callable(value) else value
         new = cls(**{**changed, **(settings or {})})
+        for name, value in ATTRIBUTES.get(config.model_type or cls.__name__, {}).items():
+            setattr(new, name, value)
         for name, value in vars(config).items():  # what is no setting of its own, but is read
             if name not in vars(new) and not name.startswith("_"):
                 setattr(new, name, self._value(name, value))
@@ -393,6 +422,17 @@ def _outputs(config: Any, changed: dict[str, Any]) -> dict[str, Any]:
     wanted = [f"stage{layers - len(names) + 1 + at}" for at in range(len(names))]
     return {"num_hidden_layers": layers, "out_features": wanted}
 
+
+# What a larger model's configuration tells its parts, and a part alone lacks.
+ATTRIBUTES: dict[str, dict[str, Any]] = {
+    "moonshine_streaming": {"num_key_value_heads": HEADS},
+    "pix2struct_text_model": {"initializer_range": 0.02},
+    "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 32},
+    "qwen4_exp_text": {"indexer_budget": 8, "indexer_compress_ratio": 2},
+    "t5gemma2_text": {"dropout_rate": 0.0},
+    "t5gemma2_decoder": {"dropout_rate": 0.0},
+    "DbrxAttentionConfig": {"rope_theta": 10000.0},
+}
 
 # Their code takes sections of the checkpoints' size where the configuration names none.
 _MROPE = {

@@ -7,6 +7,7 @@ believed.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -73,10 +74,13 @@ class Inputs:
 
     @property
     def decodes(self) -> bool:
+        """Whether the model is one of those that are padded on the left."""
         from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
         kind = self.config.model_type
-        whole = self.config.get_text_config() if hasattr(self.config, "get_text_config") else None
+        whole = None
+        with contextlib.suppress(ValueError):  # it has several
+            whole = self.config.get_text_config()
         encoder = getattr(self.config, "is_encoder_decoder", False)
         named = {kind, getattr(whole, "model_type", kind)} & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
         return bool(named) and not encoder
@@ -284,8 +288,14 @@ class Inputs:
 SPECIAL: dict[str, dict[str, Callable[[Inputs], Any]]] = {
     "blip_2_qformer": {"encoder_hidden_states": lambda make: make.floats(BATCH, 10, WIDTH)},
     "blt": {"use_cache": lambda make: False},
-    "clap": {"input_features": lambda make: make.floats(BATCH, 1, FRAMES, 16)},
-    "clap_audio_model": {"input_features": lambda make: make.floats(BATCH, 1, FRAMES, 16)},
+    "clap": {"input_features": lambda make: make.floats(BATCH, 1, FRAMES, 32)},
+    "clap_audio_model": {"input_features": lambda make: make.floats(BATCH, 1, FRAMES, 32)},
+    "mimi": {"input_values": lambda make: make.floats(BATCH, 1, SAMPLES)},
+    "muse_spark_audio": {"input_values": lambda make: make.floats(BATCH, 3840)},
+    "voxtral_realtime": {
+        "input_ids": lambda make: make.ids(4),
+        "attention_mask": lambda make: torch.ones(BATCH, 4, dtype=torch.int64),
+    },
     "clvp": {"input_features": lambda make: make.floats(BATCH, WIDTH, FRAMES)},
     "dia": {"decoder_input_ids": lambda make: make.ids(63).reshape(BATCH, 7, 9)},
     "dia_decoder": {
@@ -317,7 +327,10 @@ SPECIAL: dict[str, dict[str, Callable[[Inputs], Any]]] = {
     },
     "musicgen_decoder": {"input_ids": lambda make: make.ids(TOKENS, BATCH * 4)},
     "musicgen_melody_decoder": {"input_ids": lambda make: make.ids(TOKENS, BATCH * 4)},
-    "paddleocr_vl_vision": {"pixel_values": lambda make: make.floats(1, 32, 3, PATCH, PATCH)},
+    "paddleocr_vl_vision": {
+        "pixel_values": lambda make: make.floats(1, 32, 3, PATCH, PATCH),
+        "grid_thw": lambda make: make.grid(),
+    },
     "perceiver": {
         "inputs": lambda make: make.floats(BATCH, 10, WIDTH),
         "attention_mask": lambda make: None,
@@ -342,6 +355,14 @@ SPECIAL: dict[str, dict[str, Callable[[Inputs], Any]]] = {
         "prompt_masks": lambda make: make.floats(BATCH, 3, 64, 64),
     },
     "speech-encoder-decoder": {"input_features": lambda make: None, "inputs": lambda make: None},
+    "t5gemma2_decoder": {
+        "encoder_hidden_states": lambda make: make.floats(BATCH, TOKENS + 2, WIDTH),
+        "attention_mask": lambda make: None,
+    },
+    "qwen3_omni_moe_talker_text": {
+        "input_ids": lambda make: None,
+        "inputs_embeds": lambda make: make.floats(BATCH, TOKENS, WIDTH),
+    },
     "timesfm": {
         "past_values": lambda make: make.floats(BATCH, 64),
         "past_values_padding": lambda make: torch.zeros(BATCH, 64),

@@ -5,7 +5,7 @@ The page docs/architectures.md does the same for all of transformers (scripts/ar
 
 import pytest
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 from architectures.compare import TOLERANCE, check
 from jumok.lens.call import AttentionCall
@@ -45,6 +45,8 @@ def test_every_weight_is_that_of_eager(architecture):
 
 @pytest.mark.parametrize("architecture", SPECIAL.split())
 def test_attention_of_other_kinds(architecture):
+    if architecture not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"transformers {transformers.__version__} has no {architecture}")
     result = check(architecture)
     assert result.why_not is None
     assert result.reference > 0
