@@ -112,7 +112,8 @@ def test_masks_and_scores(score_mod, mask_mod, rule, bias):
     if mask_mod is not None:
         mask = blocks(mask_mod, B if mask_mod is packed else None, H if mask_mod is holes else None)
     model = Model()
-    plain = model(Q, K, V, score_mod=score_mod, block_mask=mask)
+    with torch.compiler.set_stance("force_eager"):
+        plain = model(Q, K, V, score_mod=score_mod, block_mask=mask)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         with jumok.watch(model) as recording:
@@ -128,7 +129,8 @@ def test_masks_and_scores(score_mod, mask_mod, rule, bias):
 @pytest.mark.parametrize("score_mod", [relative, strange], ids=lambda function: function.__name__)
 def test_what_is_as_large_as_the_weights_is_announced(score_mod):
     model = Model()
-    plain = model(Q, K, V, score_mod=score_mod)
+    with torch.compiler.set_stance("force_eager"):
+        plain = model(Q, K, V, score_mod=score_mod)
     said = "score function of FlexAttention"
     with pytest.warns(UserWarning, match=said), jumok.watch(model) as recording:
         watched = model(Q, K, V, score_mod=score_mod)
@@ -140,8 +142,12 @@ def test_what_is_as_large_as_the_weights_is_announced(score_mod):
 def test_grouped_heads_scale_and_the_lse():
     model = Model()
     k, v = K[:, :2], V[:, :2]
+    plain, _ = model(Q, k, v, scale=0.7, enable_gqa=True, return_aux=flex.AuxRequest(lse=True))
     with jumok.watch(model) as recording:
-        _, extra = model(Q, k, v, scale=0.7, enable_gqa=True, return_aux=flex.AuxRequest(lse=True))
+        out, extra = model(
+            Q, k, v, scale=0.7, enable_gqa=True, return_aux=flex.AuxRequest(lse=True)
+        )
+    assert torch.equal(plain, out)
     call = recording[0].call
     assert call.k.shape[1] == 2
     torch.testing.assert_close(call.lse, extra.lse, atol=1e-6, rtol=1e-6)

@@ -8,6 +8,7 @@ heard is a room of its own:
 * `multi_head`: ``F.multi_head_attention_forward``, with and without weights;
 * `interface`: transformers' attention functions, wrapped where the model looks them up;
 * `flex`: FlexAttention;
+* `flash`: the package flash_attn;
 * `by_hand`: a product, a softmax and a product.
 
 A tap gives what it heard to `Listener.emit`; inner taps are muted while an outer one listens.
@@ -31,7 +32,7 @@ from torch.overrides import (
 )
 
 from jumok import fused
-from jumok.lens.taps import flex, multi_head, sdpa
+from jumok.lens.taps import flash, flex, multi_head, sdpa
 from jumok.lens.taps.by_hand import HandTap
 from jumok.lens.taps.following import Follower, gives_birth
 from jumok.lens.taps.heard import Heard
@@ -41,6 +42,26 @@ from jumok.lens.taps.outputs import OutputFollower
 
 OnHeard = Callable[[Heard, Tensor], Tensor | None]
 """Gets a call and its output as (B, H, Tq, Dv); may answer with another output in its place."""
+
+
+Hear = Callable[["Listener", Any, Any, Any], Any]
+"""Runs and hears a function: (listener, function, args, kwargs) → what the function returns."""
+
+_UNKNOWN: Any = object()
+_hearings: dict[Any, Hear | None] = {}
+
+
+def _hearing_of(function: Any) -> Hear | None:
+    """The tap for a function that is attention by itself; asked once for each function."""
+    if function is F.scaled_dot_product_attention:
+        return sdpa.hear_sdpa
+    if function is fused.torch_attention:
+        return sdpa.hear_own
+    if function is F.multi_head_attention_forward:
+        return multi_head.hear_multi_head
+    if flex.is_flex(function):
+        return flex.hear_flex
+    return flash.hear_flash if flash.is_flash(function) else None
 
 
 class Listener(TorchFunctionMode):
@@ -68,15 +89,11 @@ class Listener(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.is_muted:
             return func(*args, **kwargs)
-        if func is F.scaled_dot_product_attention:
-            return sdpa.hear_sdpa(self, args, kwargs)
-        if func is fused.torch_attention:
-            return sdpa.hear_own(self, args, kwargs)
-        if func is F.multi_head_attention_forward:
-            with self:
-                return multi_head.body()(*args, **kwargs)
-        if flex.is_flex(func):
-            return flex.hear_flex(self, func, args, kwargs)
+        hear = _hearings.get(func, _UNKNOWN)
+        if hear is _UNKNOWN:
+            hear = _hearings[func] = _hearing_of(func)
+        if hear is not None:
+            return hear(self, func, args, kwargs)
         result = func(*args, **kwargs)
         if self._by_hand or gives_birth(func, args, result):
             result = self._follower.step(func, args, kwargs, result)

@@ -9,9 +9,18 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from jumok.lens.taps.listener import Listener
+
+
+def hear_multi_head(listener: Listener, function: Any, args: Any, kwargs: Any) -> Any:
+    """Run ``F.multi_head_attention_forward`` so that what it calls is heard."""
+    with listener:
+        return body()(*args, **kwargs)
 
 
 @functools.cache

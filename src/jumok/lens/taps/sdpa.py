@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from jumok.lens.taps.listener import Listener
 
 
-def hear_sdpa(listener: Listener, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+def hear_sdpa(
+    listener: Listener, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Tensor:
     """Run and hear ``F.scaled_dot_product_attention``."""
     with LseReader() as reader:
         output: Tensor = F.scaled_dot_product_attention(*args, **kwargs)
@@ -41,7 +43,7 @@ def hear_sdpa(listener: Listener, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def hear_own(
-    listener: Listener, args: tuple[Any, ...], kwargs: dict[str, Any]
+    listener: Listener, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
     """Run and hear jumok's own attention, which gives its lse."""
     output, lse = fused.torch_attention(*args, **kwargs)
