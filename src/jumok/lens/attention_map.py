@@ -10,18 +10,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any, Protocol
 
 from array_api_compat import array_namespace, device
 
-from jumok.lens import measures
+from jumok.lens import gathers, measures
 from jumok.lens.call import Array, AttentionCall
 from jumok.lens.heads import HeadSums
 
 BYTE_LIMIT = 2 << 30
 """Largest array of weights, in bytes, that is built on request; assign to change it."""
 
-_BLOCK_BYTES = 32 << 20
+_BLOCK_BYTES = 16 << 20  # of weights, and of q and k in float32, that are worked on at once
 
 
 class CallSource(Protocol):
@@ -197,18 +198,17 @@ class AttentionMap:
         xp = array_namespace(call.q)
         batch, heads, rows, columns = parts
         result = xp.zeros(shape, dtype=xp.float32, device=device(call.q))
-        if result.shape and size:
-            low, high = min(columns[0], columns[-1]), max(columns[0], columns[-1]) + 1
-            flat_rows = range(min(rows[0], rows[-1]), max(rows[0], rows[-1]) + 1)
-            near = abs(rows.step) == 1
-            for b_at, b in enumerate(batch):
-                for at, block in _blocks(rows, flat_rows, near, len(heads) * (high - low)):
-                    tile = call.weights([b], list(heads), block, range(low, high))[0]
-                    if near and rows.step < 0:
-                        tile = xp.flip(tile, axis=1)
-                    if columns.step < 0:
-                        tile = xp.flip(tile, axis=2)
-                    result[b_at, :, at, :] = tile[:, :, :: abs(columns.step)]
+        if size:
+            per_row = 4 * len(heads) * int(call.q.shape[3])
+            for (b_at, b), (left, across), (top, down) in product(
+                enumerate(batch),
+                _blocks(columns, _BLOCK_BYTES // (2 * max(per_row, 1))),
+                _blocks(rows, _BLOCK_BYTES // max(per_row, 4 * len(heads) * len(columns), 1)),
+            ):
+                flat_rows, flat_columns = _hull(down), _hull(across)
+                tile = call.weights([b], heads, flat_rows, flat_columns)[0]
+                tile = _every(xp, _every(xp, tile, 1, down.step), 2, across.step)
+                result[b_at, :, top, left] = tile
         return result[tuple(0 if drop else slice(None) for drop in dropped)]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -280,9 +280,9 @@ class AttentionMap:
         Returns:
             float32 (batch, heads, queries); 0 where there is no such key.
         """
-        diagonals = self.measure("diagonals", offsets=(offset,)).diagonals
-        assert diagonals is not None
-        return diagonals[offset]
+        if not isinstance(offset, int):
+            raise TypeError(f"diagonal takes one offset; got {offset!r}")
+        return gathers.diagonal(self.call, offset)
 
     def segments(self, bounds: Sequence[int]) -> Array:
         """How much each passage reads of each passage; see `jumok.lens.measures.segments`."""
@@ -315,21 +315,25 @@ def readable_bytes(count: int) -> str:
     return f"{value:.3g} TB"
 
 
-def _blocks(
-    rows: range, flat: range, near: bool, row_numbers: int
-) -> Iterator[tuple[slice, range]]:
-    """Row blocks: where they go in the result, and which rows of the map they are."""
-    if not near:
-        for at, row in enumerate(rows):
-            yield slice(at, at + 1), range(row, row + 1)
-        return
-    step = max(1, _BLOCK_BYTES // (4 * max(row_numbers, 1)))
-    for start in range(flat.start, flat.stop, step):
-        stop = min(start + step, flat.stop)
-        if rows.step > 0:
-            yield slice(start - flat.start, stop - flat.start), range(start, stop)
-        else:
-            yield slice(flat.stop - stop, flat.stop - start), range(start, stop)
+def _blocks(axis: range, most: int) -> Iterator[tuple[slice, range]]:
+    """Parts of an axis that span at most so many of the map: where they go, and what they are."""
+    step = max(1, most // abs(axis.step))
+    for start in range(0, len(axis), step):
+        part = axis[start : start + step]
+        yield slice(start, start + len(part)), part
+
+
+def _hull(part: range) -> range:
+    """All numbers from the smallest to the largest, with step 1."""
+    return range(min(part[0], part[-1]), max(part[0], part[-1]) + 1)
+
+
+def _every(xp: Any, array: Array, axis: int, step: int) -> Array:
+    """``array[::step]`` along an axis, also backwards."""
+    if step < 0:
+        array = xp.flip(array, axis=axis)
+    index = (slice(None),) * axis + (slice(None, None, abs(step)),)
+    return array if abs(step) == 1 else array[index]
 
 
 def _shown(index: Any) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from array_api_compat import array_namespace, device
+from array_api_compat import array_namespace, device, is_numpy_namespace
 
 from jumok.masks import Mask
 
@@ -62,6 +62,11 @@ class AttentionCall:
         """How many query heads read one key head."""
         return max(1, int(self.q.shape[1]) // max(1, int(self.k.shape[1])))
 
+    @property
+    def is_numpy(self) -> bool:
+        """Whether what is read of the arrays is NumPy's."""
+        return bool(is_numpy_namespace(array_namespace(self.q)))
+
     def scores(
         self, batch: Sequence[int], heads: Sequence[int], rows: range, columns: range
     ) -> Array:
@@ -80,11 +85,6 @@ class AttentionCall:
         place = device(self.q)
         batch_index = xp.asarray(list(batch), dtype=xp.int64, device=place)
         head_index = xp.asarray(list(heads), dtype=xp.int64, device=place)
-        key_index = xp.asarray([head // self.group for head in heads], device=place)
-
-        def cut(array: Array, index: Array, part: range) -> Array:
-            piece = xp.take(array[:, :, part.start : part.stop], batch_index, axis=0)
-            return xp.astype(xp.take(piece, index, axis=1), xp.float32)
 
         def spread(array: Array) -> Array:
             """Choose batch and heads of an array that may have 1 there, or fewer dimensions."""
@@ -94,8 +94,7 @@ class AttentionCall:
                 array = xp.take(array, batch_index, axis=0)
             return xp.take(array, head_index, axis=1) if array.shape[1] > 1 else array
 
-        q = cut(self.q, head_index, rows) * self.scale
-        scores = q @ xp.matrix_transpose(cut(self.k, key_index, columns))
+        scores = self._products(batch, heads, rows, columns)
         if self.softcap is not None:
             scores = self.softcap * xp.tanh(scores / self.softcap)
         if self.bias is not None:
@@ -113,6 +112,32 @@ class AttentionCall:
                 seen = spread(tile) if tile is not False else xp.zeros_like(scores, dtype=xp.bool)
                 scores = xp.where(seen, scores, hidden)
         return scores
+
+    def _products(
+        self, batch: Sequence[int], heads: Sequence[int], rows: range, columns: range
+    ) -> Array:
+        """Scaled products of q and k; query heads of one key head are multiplied together."""
+        xp = array_namespace(self.q)
+        key_heads = sorted({head // self.group for head in heads})
+        whole = [key * self.group + one for key in key_heads for one in range(self.group)]
+        together = list(heads) == whole
+        parts = []
+        for b in batch:
+            q = read_heads(self.q, b, heads, rows) * self.scale
+            if together:
+                shape = (len(key_heads), self.group * len(rows), int(q.shape[-1]))
+                k = read_heads(self.k, b, key_heads, columns)
+                product = xp.reshape(q, shape) @ xp.matrix_transpose(k)
+            elif len(key_heads) == 1:
+                product = q @ xp.matrix_transpose(read_heads(self.k, b, key_heads, columns))
+            else:
+                k = read_heads(self.k, b, [head // self.group for head in heads], columns)
+                product = q @ xp.matrix_transpose(k)
+            parts.append(xp.reshape(product, (len(heads), len(rows), len(columns))))
+        if not parts:
+            empty = (0, len(heads), len(rows), len(columns))
+            return xp.zeros(empty, dtype=xp.float32, device=device(self.q))
+        return parts[0][None] if len(parts) == 1 else xp.stack(parts)
 
     def weights(
         self, batch: Sequence[int], heads: Sequence[int], rows: range, columns: range
@@ -159,3 +184,16 @@ class AttentionCall:
         sees = total > 0
         lse = xp.log(xp.where(sees, total, xp.ones_like(total))) + shift
         return xp.where(sees, lse, xp.full_like(lse, -xp.inf))[..., 0]
+
+
+def read_heads(array: Array, batch: int, heads: Sequence[int], tokens: range) -> Array:
+    """Some heads and tokens of an array (B, H, T, D), float32 (heads, tokens, D).
+
+    No more than that is read from a file.
+    """
+    xp = array_namespace(array)
+    part = slice(tokens.start, tokens.stop)
+    if not heads or tuple(heads) == tuple(range(heads[0], heads[0] + len(heads))):
+        first = heads[0] if heads else 0
+        return xp.astype(array[batch, first : first + len(heads), part], xp.float32)
+    return xp.stack([xp.astype(array[batch, head, part], xp.float32) for head in heads])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -120,6 +124,23 @@ def free_bytes(device: torch.device) -> int | None:
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(free + kept)
     return None
+
+
+def release_holes() -> None:
+    """Give what lies free inside the heap back to the system.
+
+    A model frees and takes tensors of many megabytes all the time. What a recording keeps among
+    them, however small, leaves the heap full of holes into which the next large one does not fit;
+    the GNU C library lets go of them only when it is asked.
+    """
+    trim = getattr(_c_library(), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+@functools.cache
+def _c_library() -> Any:
+    return ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def free_disk(folder: Path) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-import numpy as np
+from array_api_compat import array_namespace, is_numpy_namespace
 
 from jumok.lens.call import Array
 
@@ -24,7 +24,7 @@ _MOST = 8  # with more, they would wait for Python's lock
 
 def useful_threads(like: Array) -> int:
     """How many threads to compute with on arrays such as this one."""
-    if not isinstance(like, np.ndarray):
+    if not is_numpy_namespace(array_namespace(like)):
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(cores or 1, _MOST)

@@ -146,6 +146,7 @@ class Track:
         keys = range(end - call.k.shape[2], end)
         self._steps.append(Step(rule, bias, call.q.shape[2], keys))
         self._last_queries = call.q.shape[2]
+        self._last_was_long = keeper.packs(call.q)
         self._add_lse(call, packed=first and keeper.packs(call.q) and "q" not in refer)
         if len(self._steps) > self._join_at:
             self._join_steps()
@@ -252,6 +253,11 @@ class Track:
             return
         norms = value_norms(values, heard.projection, self.heads, self._group)
         self._norms.append(norms.to(self._q.like.device))
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its last call was long enough to leave holes in the heap."""
+        return self._last_was_long
 
     # -- in a file ----------------------------------------------------------------------------
 
