@@ -16,7 +16,7 @@ from typing import Any
 _MIXERS = re.compile(
     r"mamba|\bssm|SSM|state_?space|linear_?(self_?)?att(entio)?n|lightning_?att(entio)?n|"
     r"delta_?net|delta_?att(entio)?n|delta_?rule|rwkv|retention|BasicFourierTransform|hyena|rg_?lru|"
-    r"recurrent_?block|short_?conv|[ms]lstm|PoolFormerPooling",
+    r"recurrent_?block|short_?conv|[ms]lstm|deformable_?att(entio)?n|PoolFormerPooling",
 )
 _PARTS = re.compile(r"Norm|Embed|MLP|Mlp|FeedForward|Activation|Cache|Model|For[A-Z]")
 
@@ -35,13 +35,16 @@ def without_attention(model: Any, ran: Mapping[str, str], heard: Iterable[str]) 
         Path → class name, in the order of the model.
     """
     modules = dict(model.named_modules())
-    attended = set()
+    attended: set[str] = set()
+    heard = {name for name in heard if name in modules}
     for name in heard:
         parts = name.split(".")
         attended |= {".".join(parts[:count]) for count in range(len(parts) + 1)}
     found: dict[str, str] = {}
     for name, module in modules.items():
-        if not (name and name in ran) or name in attended or _inside(name, found):
+        if not (name and name in ran) or name in attended:
+            continue
+        if _inside(name, found) or _inside(name, heard):
             continue
         if _is_mixer(name, module) and not _holds_a_mixer(name, module, ran):
             found[name] = type(module).__name__

@@ -170,6 +170,29 @@ def test_an_adapted_projection_that_was_trained_since_is_not_used():
     assert "changed after the recording" in found.value_note
 
 
+class Decomposed(Adapted):
+    """An adapter of directions, with lengths of its own (DoRA, Liu et al. 2024), as in peft."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(16, MADE), [0.5])
+        self.length = nn.Parameter(torch.rand(1, MADE) + 0.5)
+
+    def forward(self, x):
+        result = self.base_layer(x)
+        bare = result - self.base_layer.bias
+        return result + ((self.length - 1) * bare + self.length * self.adapter(0, x))
+
+    def whole(self):
+        return self.length.T * super().whole()
+
+
+@pytest.mark.parametrize("tokens", [5, 1])
+def test_an_adapter_that_scales_every_row_is_part_of_it(tokens):
+    project = Decomposed()
+    found = watched(Attention(project).eval(), torch.randn(1, tokens, 16))
+    assert_goes_through(found, project.whole())
+
+
 # -- quantised --------------------------------------------------------------------------------
 
 

@@ -11,10 +11,18 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """``factor · matrices[0] · matrices[1] · …``, the last of which takes the output."""
+    """``factor · matrices[0] · matrices[1] · …``, the last of which takes the output.
 
-    factor: float
+    Attributes:
+        factor: a number, or one for each row (output width,).
+        matrices: (…, heads · Dv), quantised or not.
+    """
+
+    factor: float | Tensor
     matrices: tuple[Tensor, ...]
+
+    def times(self, factor: float | Tensor) -> Term:
+        return Term(self.factor * factor, self.matrices)
 
     def columns(self, start: int, stop: int) -> Tensor:
         """float32 (output width, stop − start)."""
@@ -22,6 +30,8 @@ class Term:
         part = last[:, start:stop].float()
         for matrix in reversed(others):
             part = matrix.float() @ part
+        if isinstance(self.factor, Tensor):
+            return self.factor.float()[:, None] * part
         return part if self.factor == 1 else self.factor * part
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ MOVES = {
 }  # fmt: skip
 _TIMES = {"mul", "multiply", "__mul__", "__rmul__", "mul_"}
 _OVER = {"div", "divide", "true_divide", "__truediv__", "div_"}
+_MINUS = {"sub", "subtract", "__sub__"}
 _PLUS = {"add", "__add__", "__radd__", "add_", "__iadd__"}
 
 _PATIENCE = 64  # functions after one that isn't linear, for a module to turn out to be so
@@ -67,8 +68,17 @@ class _Followed:
     def is_output(self) -> bool:
         return not self.terms[0].matrices
 
-    def times(self, factor: float) -> tuple[Term, ...]:
-        return tuple(replace(term, factor=term.factor * factor) for term in self.terms)
+    def times(self, factor: float | Tensor) -> tuple[Term, ...]:
+        return tuple(term.times(factor) for term in self.terms)
+
+    def is_for_each_row(self, other: Any) -> bool:
+        """Whether something holds one number for each row of the map, the same for all tokens."""
+        return (
+            isinstance(other, Tensor)
+            and not self.is_output
+            and other.ndim < self.tensor.ndim
+            and other.numel() == self.tensor.shape[-1] == other.shape[-1]
+        )
 
 
 class OutputFollower:
@@ -166,7 +176,7 @@ class OutputFollower:
         if not terms[0].matrices:
             return
         if not way.found or way.principal is one.tensor or len(terms) > len(one.terms):
-            # The first linear map, what moves its result, or a sum with another one.
+            # The first linear map, what becomes of its result, or a sum with another one.
             way.found, way.principal = terms, result
             way.is_bare = False
             way.spoiled = 0
@@ -219,13 +229,20 @@ def _linear(
     if name in MOVES or (name == "dropout" and _is_off(args, kwargs)):
         return one.terms if result.numel() == one.tensor.numel() else None
     if name in _PLUS and len(taken) == 2 and taken[1].way is one.way:
-        other = taken[1]
-        if one.is_output or other.is_output or result.shape != one.tensor.shape:
+        second = taken[1]
+        if one.is_output or second.is_output or result.shape != one.tensor.shape:
             return None
         alpha = kwargs.get("alpha", 1)
-        return (*one.terms, *other.times(alpha)) if isinstance(alpha, (int, float)) else None
+        return (*one.terms, *second.times(alpha)) if isinstance(alpha, (int, float)) else None
+    other = next((x for x in args if x is not one.tensor), None)
+    if name in _PLUS | _MINUS and (one.is_for_each_row(other) or isinstance(other, (int, float))):
+        # A bias; what is taken from it would change sides.
+        return None if one.is_output or (args[0] is other and name in _MINUS) else one.terms
     if name in _TIMES | _OVER:
-        factor = next((x for x in args if isinstance(x, (int, float))), None)
+        if name in _TIMES and one.is_for_each_row(other):
+            assert isinstance(other, Tensor)
+            return one.times(other.detach().flatten())
+        factor = other if isinstance(other, (int, float)) else None
         if factor is None or isinstance(factor, bool) or not factor:
             return None
         if name in _OVER:
@@ -286,7 +303,8 @@ def _joined_by_heads(one: _Followed, x: Tensor) -> bool:
         return True
     rows = x.detach().reshape(-1, x.shape[-1])
     found = torch.stack([rows[0], rows[-1]]).float().nan_to_num()
-    expected = (ends.float() * one.terms[0].factor).nan_to_num()
+    expected = ends.float() * one.terms[0].factor
+    expected = expected.nan_to_num()
     eps = max(torch.finfo(x.dtype).eps, torch.finfo(ends.dtype).eps)
     return torch.allclose(found, expected, rtol=4 * eps, atol=1e-30)
 
