@@ -43,7 +43,17 @@ TORCH_ON_IMPORT = {"fused/torch_", "lens/taps/", "lens/watch.py", "model/", "tra
 TORCH_ON_IMPORT |= {"lessons/"}
 TORCH_ON_IMPORT |= {
     f"lens/{room}.py"
-    for room in ("ablate", "hearing", "keeping", "norms", "rows", "space", "stitching", "tracks")
+    for room in (
+        "ablate",
+        "hearing",
+        "keeping",
+        "leave_out",
+        "norms",
+        "rows",
+        "space",
+        "stitching",
+        "tracks",
+    )
 }
 TORCH_WHEN_CALLED = TORCH_ON_IMPORT | {"fused/", "cli/"}
 # Modules of light packages that import torch themselves.

@@ -25,6 +25,7 @@ __all__ = [
     "embed",
     "figure",
     "generate",
+    "leave_out",
     "load",
     "open",
     "relevance",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from jumok.definition import attention, causal_mask, softmax
     from jumok.lens.ablate import ablate, ablation_effect
     from jumok.lens.attention_map import AttentionMap
+    from jumok.lens.leave_out import leave_out
     from jumok.lens.recording import Recording
     from jumok.lens.recording import open_recording as open
     from jumok.lens.relevance import relevance
@@ -75,6 +77,7 @@ _HOMES = {
     "embed": "jumok.model.sentences",
     "figure": "jumok.view.figure",
     "generate": "jumok.model.generate",
+    "leave_out": "jumok.lens.leave_out",
     "load": "jumok.model.loading",
     "open": "jumok.lens.recording",
     "relevance": "jumok.lens.relevance",
