@@ -5,11 +5,11 @@ The page docs/architectures.md does the same for all of transformers (scripts/ar
 
 import pytest
 
-transformers = pytest.importorskip("transformers")
-
 from architectures.compare import TOLERANCE, check
 from jumok.lens.call import AttentionCall
 from jumok.lens.recording import Recording
+
+transformers = pytest.importorskip("transformers")
 
 DECODERS = (
     "gpt2 gpt_neox gptj opt bloom llama mistral mixtral qwen2 qwen3 gemma gemma2 gemma3_text phi3 "
