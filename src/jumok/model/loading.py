@@ -17,12 +17,13 @@ from jumok.model.gguf_files import open_gguf, read_gguf
 from jumok.model.weight_files import open_safetensors, weight_files
 from jumok.model.zoo import ZOO, FetchError, model_folder
 from jumok.tokens import Tokenizer, as_tokenizer
+from jumok.tokens.marian import MARIAN_FILES, read_marian_vocabulary
 
 __all__ = ["load", "save"]
 
 _log = logging.getLogger("jumok")
 
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja"]
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "source.spm"]
 _NOT_FROM_HUB = ["*/*", "consolidated*"]  # other formats of the same weights
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -113,9 +114,7 @@ def save(model: Model | ForeignModel, folder: str | Path, tokenizer: Any = None)
 def _read_folder(
     folder: Path, dtype: torch.dtype | None, device: torch.device | None
 ) -> tuple[Model | ForeignModel, Tokenizer | None]:
-    tokenizer = None
-    if any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        tokenizer = Tokenizer.from_folder(folder)
+    tokenizer = _read_tokenizer(folder)
     try:
         return read_folder(folder, dtype, device), tokenizer
     except NotSupportedError as error:
@@ -161,6 +160,13 @@ def _fall_back(
 def _said(reason: Exception) -> str:
     """One line without its full stop."""
     return str(reason).splitlines()[0].rstrip(".")
+
+
+def _read_tokenizer(folder: Path) -> Tokenizer | None:
+    there = [name for name in _TOKENIZER_FILES if (folder / name).is_file()]
+    if "tokenizer.json" not in there and all((folder / name).is_file() for name in MARIAN_FILES):
+        return Tokenizer(*read_marian_vocabulary(folder))
+    return Tokenizer.from_folder(folder) if there else None
 
 
 def _gguf_tokenizer(path: Path, reader: Any) -> Tokenizer:
