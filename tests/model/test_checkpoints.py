@@ -28,6 +28,7 @@ from jumok.model import checkpoints
 from jumok.model.checkpoints import read_folder, write_folder
 from jumok.model.config import Config, Learned, Rotary
 from jumok.model.encoder_decoder import EncoderDecoder
+from jumok.model.families import NotSupportedError
 from jumok.model.transformer import Decoder, Encoder
 from jumok.model.weight_files import open_safetensors
 
@@ -143,6 +144,12 @@ def test_a_head_that_is_not_there_is_named(root: Path) -> None:
     assert isinstance(model, Encoder)
     with pytest.raises(ValueError, match="masked_head is False"):
         model.logits(model(random_ids(1, 3)))
+
+
+def test_a_head_with_an_activation_of_its_own_is_refused(root: Path, tmp_path: Path) -> None:
+    folder = changed(root, tmp_path, "roberta-masked", hidden_act="relu")
+    with pytest.raises(NotSupportedError, match="'gelu', and this model 'relu'"):
+        read_folder(folder)
 
 
 def test_a_head_with_embeddings_of_its_own_is_refused(root: Path, tmp_path: Path) -> None:

@@ -252,6 +252,12 @@ def _settle(
 
     if family.model is Encoder:
         assert isinstance(config, Config)
+        special = family.masked_activation
+        if has("masked_head.bias") and special not in (None, config.feed_forward):
+            raise NotSupportedError(
+                f"{source}: the masked-token head of a {family.name} model has the activation "
+                f"{special!r}, and this model {config.feed_forward!r}; one for both is supported"
+            )
         return replace(config, pooler=has("pooler.weight"), masked_head=has("masked_head.bias"))
     tied = _is_head_tied(config, tensors, names, source)
     if isinstance(config, EncoderDecoderConfig):

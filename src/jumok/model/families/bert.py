@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jumok.model.config import Config, Learned
+from jumok.model.config import Config, FeedForwardKind, Learned
 from jumok.model.families.family import (
     ACTIVATION_NAMES,
     ACTIVATIONS,
@@ -123,6 +123,7 @@ def _family(
     read: Callable[[Settings], Config],
     masked_names: dict[str, Piece],
     head: str,
+    activation: FeedForwardKind | None = None,
 ) -> Family:
     return Family(
         name,
@@ -140,8 +141,9 @@ def _family(
         },
         masked_architecture=f"{architecture}ForMaskedLM",
         masked_names=masked_names,
+        masked_activation=activation,
     )
 
 
 BERT = _family("bert", "Bert", _read_bert, _BERT_MASKED_NAMES, "cls.predictions")
-ROBERTA = _family("roberta", "Roberta", _read_roberta, _ROBERTA_MASKED_NAMES, "lm_head")
+ROBERTA = _family("roberta", "Roberta", _read_roberta, _ROBERTA_MASKED_NAMES, "lm_head", "gelu")

@@ -63,6 +63,7 @@ class Family:
         copies: names of tensors (without prefix) that repeat another one → that one.
         masked_architecture: transformers' class for an encoder with its masked-token head.
         masked_names: as ``names``, for that head.
+        masked_activation: the head's activation; `None`: the model's own.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Family:
     copies: Mapping[str, str] = field(default_factory=dict)
     masked_architecture: str = ""
     masked_names: Mapping[str, Piece] = field(default_factory=dict)
+    masked_activation: FeedForwardKind | None = None
 
     def names_for(self, config: AnyConfig) -> dict[str, Piece]:
         """All of our names → where they come from."""
