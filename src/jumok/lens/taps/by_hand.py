@@ -57,6 +57,8 @@ class Opaque:
 
     layout: Layout | None
     why: str
+    is_sum: bool = False
+    """Whether it began as a sum over pairs of rows, which may as well be a mask."""
 
 
 @dataclass(frozen=True, eq=False)

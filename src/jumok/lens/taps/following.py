@@ -92,7 +92,8 @@ class Follower:
         if name == "get":
             return _of_property(self, function, args[0], result)
         if name in OUTER and self.value(args[0]) is None and is_outer(args, result):
-            return Opaque(None, "the scores are made of sums, not products, of queries and keys")
+            why = "the scores are made of sums, not products, of queries and keys"
+            return Opaque(None, why, is_sum=True)
         rule = RULES.get(name)
         found = None if rule is None else rule(self, args, kwargs, result)
         if found is None and name not in ENDS:
@@ -128,7 +129,8 @@ class Follower:
                     else (dataclasses.replace(value, reading=None, why=why, ran=None))
                 )
             why = value.why if isinstance(value, Opaque) else f"`{name}` is applied to the scores"
-            return Opaque(value.layout if same else None, why)
+            is_sum = isinstance(value, Opaque) and value.is_sum
+            return Opaque(value.layout if same else None, why, is_sum)
         return None
 
 
@@ -478,7 +480,7 @@ def _plus(follower: Follower, value: Scores, other: Any, factor: float) -> Value
             return together
     if other.dtype == torch.bool or not other.is_floating_point():
         return None
-    if isinstance(found, (Scores, Opaque)):
+    if isinstance(found, Scores) or (isinstance(found, Opaque) and not found.is_sum):
         layout, own = broadcast(value.layout, other.shape)
         term = Term(other.detach(), own)
         return dataclasses.replace(
@@ -689,7 +691,7 @@ def gives_birth(function: Any, args: Any, result: Any) -> bool:
 
 def is_outer(args: Any, result: Any) -> bool:
     """Whether (…, Tq, 1, E) and (…, 1, Tk, E) were brought together, as in additive attention."""
-    if len(args) < 2 or not isinstance(args[1], Tensor) or result.ndim < 3:
+    if len(args) < 2 or not isinstance(args[1], Tensor) or result.ndim < 4:
         return False
     one = args[0].shape
     if one == result.shape:
