@@ -9,7 +9,8 @@ from jumok.cli.progress import Tell
 
 if TYPE_CHECKING:
     from jumok.lens.recording import Recording
-    from jumok.model.transformer import Decoder
+    from jumok.model.foreign import ForeignDecoder, ForeignModel
+    from jumok.model.transformer import Decoder, Encoder
     from jumok.tokens import Tokenizer
 
 
@@ -17,27 +18,29 @@ class Reader:
     """A loaded model that reads texts under `watch`."""
 
     def __init__(self, name: str) -> None:
+        from jumok.model.encoder_decoder import EncoderDecoder
+        from jumok.model.foreign import ForeignEncoderDecoder
         from jumok.model.loading import load
-        from jumok.model.transformer import Decoder, Encoder
 
         path = Path(name)
         self.name = path.stem if path.suffix == ".gguf" else path.name if path.is_dir() else name
         model, tokenizer = load(name)
-        if not isinstance(model, (Decoder, Encoder)):
+        if isinstance(model, (EncoderDecoder, ForeignEncoderDecoder)):
             raise Refusal(
                 f"{name} has an encoder and a decoder, the command reads with one of them; in "
                 "Python jumok.watch(model) records it"
             )
-        self.model: Decoder | Encoder = model
+        self.model: Decoder | Encoder | ForeignModel = model
         if tokenizer is None:
             raise Refusal(f"{name} has no tokenizer; put its tokenizer.json beside the weights")
         self.tokenizer: Tokenizer = tokenizer
 
-    def decoder(self) -> "Decoder":
+    def decoder(self) -> "Decoder | ForeignDecoder":
         """The model, if it can continue a text."""
+        from jumok.model.foreign import ForeignDecoder
         from jumok.model.transformer import Decoder
 
-        if not isinstance(self.model, Decoder):
+        if not isinstance(self.model, (Decoder, ForeignDecoder)):
             raise Refusal(f"{self.name} is an encoder and can't continue a text; try smollm2")
         return self.model
 
@@ -62,10 +65,12 @@ class Reader:
         import torch
 
         from jumok.lens.watch import watch
+        from jumok.model.foreign import ForeignDecoder
         from jumok.model.transformer import Decoder
 
         self._check_memory(len(ids))
-        keywords = {"last": 1} if isinstance(self.model, Decoder) else {}  # logits aren't needed
+        has_logits = isinstance(self.model, (Decoder, ForeignDecoder))
+        keywords = {"last": 1} if has_logits else {}  # they aren't needed
         with torch.inference_mode(), watch(self.model) as recording:
             self.model(torch.tensor([ids]), **keywords)
         return recording
@@ -91,7 +96,7 @@ class Reader:
         config = self.model.config
         size = next(self.model.parameters()).element_size()
         heads = config.n_heads + 2 * (config.n_kv_heads or config.n_heads)
-        width = config.head_dim or config.emb_dim // config.n_heads
+        width = config.head_dim or config.emb_dim // max(1, config.n_heads)
         needed = size * tokens * config.n_layers * heads * width  # queries, keys and values
         free = free_memory()
         if free is not None and needed > free:
