@@ -57,7 +57,14 @@ def test_sizes_of_the_embedded_models_are_told() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "README.ko.md", "docs/index.md", "docs/models.md", "docs/quick-start.md"],
+    [
+        "README.md",
+        "README.ko.md",
+        "docs/index.md",
+        "docs/models.md",
+        "docs/quick-start.md",
+        "docs/long-prompts.md",
+    ],
 )
 def test_the_programs_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
