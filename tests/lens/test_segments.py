@@ -11,7 +11,7 @@ import pytest
 from tokenizers import AddedToken
 
 from jumok import definition
-from jumok.lens import segments as module
+from jumok.lens import segment_layout as module
 from jumok.lens.attention_map import AttentionMap
 from jumok.lens.call import AttentionCall
 from jumok.lens.recording import Recording

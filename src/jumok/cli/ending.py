@@ -18,6 +18,7 @@ _EXTRA_OF = {
     "torch": "torch",
     "tokenizers": "torch",
     "gguf": "torch",
+    "jinja2": "torch",
     "transformers": "hf",
     "matplotlib": "view",
 }

@@ -23,13 +23,19 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from jumok.lens.masses import group_masses, visible_shares
-from jumok.lens.measures import real_queries
+from jumok.lens.segment_layout import (
+    Apart,
+    Layout,
+    Segment,
+    first_token,
+    read_edges,
+    real_positions,
+)
 from jumok.lens.selection import recorded_ids, self_attention
 from jumok.lens.sources import Head
 from jumok.lens.value_notes import norms_to_weigh_with
-from jumok.tokens import Tokenizer, as_tokenizer
-from jumok.tokens.passages import Beginnings, Passage, cut, read_passages, turns
-from jumok.tokens.signs import is_visible
+from jumok.tokens import as_tokenizer
+from jumok.tokens.passages import Beginnings
 
 if TYPE_CHECKING:
     from jumok.lens.attention_map import AttentionMap
@@ -41,9 +47,7 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 Kind = Literal["segment", "itself", "first", "special", "between"]
 Progress = Callable[[int, int], None]
 
-MOST_SEGMENTS = 512
 TOP_HEADS = 3
-ANSWER = "answer"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,38 +77,6 @@ class Tables:
         """The mean over the layers, float64 (S, C)."""
         mean: Numbers = self.by_layer.mean(axis=0)
         return mean
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One passage.
-
-    Attributes:
-        name: its beginning, a role, or the name that it was given; "answer" for what the model
-            wrote.
-        text: its text.
-        tokens: where its tokens start and stop.
-        count: how many tokens it has, without special ones and the first token.
-    """
-
-    name: str
-    text: str
-    tokens: tuple[int, int]
-    count: int
-
-
-@dataclass(frozen=True)
-class Apart:
-    """Tokens that are counted apart from the passages.
-
-    Attributes:
-        kind: "first" (the first token, in a GPT the sink), "special" (other special tokens) or
-            "between" (no passage: blank lines, the marks of a chat template).
-        count: how many tokens these are.
-    """
-
-    kind: Literal["first", "special", "between"]
-    count: int
 
 
 @dataclass(frozen=True)
@@ -323,8 +295,8 @@ def segments(
         )
     maps = self_attention(recording, layers, size)
     causal = all(attention.is_causal for _, attention in maps)
-    layout = _Layout(tokenizer, ids, prompt, how, text)
-    first = _first_token(maps[0][1], batch) if causal else None
+    layout = Layout(tokenizer, ids, prompt, how, text)
+    first = first_token(maps[0][1], batch) if causal else None
     groups, found, apart = layout.grouped(first)
     readers = layout.readers(groups, len(found), maps[0][1], batch)
 
@@ -379,12 +351,12 @@ def segment_tables(
     """
     size = _text_size(recording)
     maps = self_attention(recording, layers, size)
-    edges = _edges(bounds, size)
+    edges = read_edges(bounds, size)
     count = len(edges) - 1
     groups = np.full(size, count)  # one more group for all that is in no passage
     for number, (low, high) in enumerate(pairwise(edges)):
         groups[low:high] = number
-    real = _real(maps[0][1], batch)
+    real = real_positions(maps[0][1], batch)
     readers = [np.flatnonzero((groups == number) & real) for number in range(count)]
     norms: list[Any] | None = None
     if norm_weighted:
@@ -418,166 +390,12 @@ def _of_heads(tables: Tables, heads: list[int]) -> Tables:
     )
 
 
-# -- which token is in which passage ---------------------------------------------------------
-
-
-class _Layout:
-    """The passages of a text and its tokens, those of the answer last."""
-
-    def __init__(
-        self, tokenizer: Tokenizer, ids: list[int], prompt: int, how: Any, text: str | None
-    ) -> None:
-        self.size, self.prompt = len(ids), prompt
-        before = ids[:prompt]
-        if text is None and isinstance(how, str):
-            text = _marked_text(tokenizer, before)
-        self.text, spans = tokenizer.located(before, text)
-        stream = tokenizer.stream(before)  # without the bytes of a character that isn't finished
-        answer = "".join(map(stream.push, ids[prompt:])) + stream.finish()
-        special = tokenizer.special_ids
-        self.special = np.array(
-            [special for _, _, special in spans] + [id in special for id in ids[prompt:]]
-        )
-        if _are_bounds(how):
-            edges = _edges(how, prompt)
-            places = list(pairwise(edges))
-            self.places = [range(low, high) for low, high in places]
-            self.texts = [self.text[_span(spans[low:high])] for low, high in places]
-            self.names = [f"tokens {low}–{high - 1}" for low, high in places]
-        else:
-            passages = _passages(how, self.text)
-            self.places = _places(passages, spans, self.text)
-            self.texts = [self.text[passage.start : passage.end] for passage in passages]
-            self.names = [passage.name for passage in passages]
-        if prompt < self.size:
-            self.text += answer
-            self.places.append(range(prompt, self.size))
-            self.texts.append(answer.strip())
-            self.names.append(ANSWER)
-        if len(self.names) > MOST_SEGMENTS:
-            raise ValueError(
-                f"the text has {len(self.names):,} segments, at most {MOST_SEGMENTS} can be shown; "
-                "try paragraphs, or name the passages that matter"
-            )
-
-    def grouped(self, first: int | None) -> tuple[Numbers, tuple[Segment, ...], tuple[Apart, ...]]:
-        """The group of each token, the passages, and what stands apart."""
-        groups = np.full(self.size, -1)
-        for number, place in enumerate(self.places):
-            groups[place.start : place.stop] = number
-        apart: list[Apart] = []
-
-        def set_apart(kind: Literal["first", "special", "between"], where: Numbers) -> None:
-            if where.any():
-                groups[where] = len(self.places) + len(apart)
-                apart.append(Apart(kind, int(where.sum())))
-
-        is_first = np.arange(self.size) == (-1 if first is None else first)
-        between = (groups < 0) & ~self.special & ~is_first
-        set_apart("first", is_first)
-        set_apart("special", self.special & ~is_first)
-        set_apart("between", between)
-        found = tuple(
-            Segment(name, text, (place.start, place.stop), int((groups == number).sum()))
-            for number, (name, text, place) in enumerate(
-                zip(self.names, self.texts, self.places, strict=True)
-            )
-        )
-        return groups, found, tuple(apart)
-
-    def readers(
-        self, groups: Numbers, count: int, attention: AttentionMap, batch: int
-    ) -> list[Numbers]:
-        """The positions that read for each passage; those of the answer wrote it."""
-        real = _real(attention, batch)
-        found = [np.flatnonzero((groups == number) & real) for number in range(count)]
-        if self.prompt < self.size:
-            found[-1] = found[-1] - 1
-        return found
-
-
-def _marked_text(tokenizer: Tokenizer, ids: list[int]) -> str | None:
-    """The text with its special tokens, if these mark the turns of a chat."""
-    text = tokenizer.decode(ids, special=True)
-    if not turns(text):
-        return None
-    try:
-        tokenizer.located(ids, text)
-    except ValueError:
-        return None
-    return text
-
-
-def _passages(how: Any, text: str) -> list[Passage]:
-    if isinstance(how, str):
-        return cut(text, how)
-    return how.passages(text) if isinstance(how, Beginnings) else read_passages(how, text)
-
-
-def _places(
-    passages: Sequence[Passage], spans: Sequence[tuple[int, int, bool]], text: str
-) -> list[range]:
-    """The tokens of each passage: those whose first visible character stands in it."""
-    owner = np.full(len(text) + 1, -1)
-    for number, passage in enumerate(passages):
-        owner[passage.start : passage.end] = number
-    tokens = np.full(len(spans), -1)
-    for token, (start, end, special) in enumerate(spans):
-        if not special:
-            seen = (place for place in range(start, end) if is_visible(text[place]))
-            tokens[token] = owner[next(seen, start)]
-    places = []
-    after = 0
-    for number in range(len(passages)):
-        inside = np.flatnonzero(tokens == number)
-        place = range(inside[0], inside[-1] + 1) if len(inside) else range(after, after)
-        places.append(place)
-        after = place.stop
-    return places
-
-
-def _span(spans: Sequence[tuple[int, int, bool]]) -> slice:
-    return slice(min(start for start, _, _ in spans), max(end for _, end, _ in spans))
-
-
-def _are_bounds(how: Any) -> bool:
-    return (
-        isinstance(how, Sequence)
-        and not isinstance(how, str)
-        and len(how) > 0
-        and all(isinstance(bound, (int, np.integer)) for bound in how)
-    )
-
-
-def _edges(bounds: Sequence[int], size: int) -> list[int]:
-    edges = [int(bound) for bound in bounds]
-    rising = all(low < high for low, high in pairwise(edges))
-    if len(edges) < 2 or not rising or edges[0] < 0 or edges[-1] > size:
-        raise ValueError(
-            f"segments({list(bounds)}): bounds rise from 0 or more to at most {size}, the number "
-            f"of tokens, both ends included, such as [0, {size // 2}, {size}]"
-        )
-    return edges
-
-
 def _text_size(recording: Recording) -> int:
     """How many tokens the text has that the model read by self-attention."""
     for attention in recording:
         if attention.shape[2] == attention.shape[3]:
             return attention.shape[3]
     raise ValueError("the recording has no self-attention map, in which passages could read others")
-
-
-def _real(attention: AttentionMap, batch: int) -> Numbers:
-    """Which positions are no padding, boolean (T,)."""
-    real = real_queries(attention.call)
-    if real is None:
-        return np.ones(attention.shape[2], bool)
-    return _numpy(real[batch]) > 0
-
-
-def _first_token(attention: AttentionMap, batch: int) -> int:
-    return int(np.argmax(_real(attention, batch)))
 
 
 # -- measuring -------------------------------------------------------------------------------
