@@ -136,6 +136,8 @@ class Hearing:
 
     def _is_mine(self, module: torch.nn.Module) -> bool:
         """Whether a module runs for this one: in its context, and in its thread."""
+        if torch._C._current_graph_task_id() != -1:
+            return False  # a backward pass runs it once more, for a checkpoint of activations
         inside = self in _open.get() and threading.get_ident() == self._thread
         return inside and module in self.names
 

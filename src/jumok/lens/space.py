@@ -6,7 +6,7 @@ import ctypes
 import functools
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 
 from jumok.lens.attention_map import readable_bytes
 from jumok.lens.call import AttentionCall
+from jumok.lens.chosen_layers import ChosenLayers
 from jumok.lens.keeping import Policy
 from jumok.lens.streaming import Stream
 
@@ -39,7 +40,8 @@ class Room:
         call: AttentionCall,
         shared: int,
         module: torch.nn.Module,
-        modules: Iterable[torch.nn.Module],
+        modules: Mapping[torch.nn.Module, str],
+        layers: ChosenLayers,
         forward: int,
         stream: Stream | None,
     ) -> None:
@@ -52,7 +54,8 @@ class Room:
             call: about to be kept.
             shared: how many of its keys are held already.
             module: where it runs.
-            modules: all modules of the model.
+            modules: all modules of the model, and their paths.
+            layers: which of them are recorded.
             forward: number of the model's forward.
             stream: where it is kept, if that is a file.
 
@@ -64,7 +67,10 @@ class Room:
             self._forward, self._calls = forward, 0
         self._calls += 1
         size = _kept_bytes(call, shared, self._policy)
-        alike = self._most or sum(type(one) is type(module) for one in modules)
+        alike = self._most
+        if not alike:
+            paths = [path for one, path in modules.items() if type(one) is type(module)]
+            alike = sum(layers.include(number, path) for number, path in enumerate(paths))
         left = max(alike - self._calls + 1, 1)
         if size * left < _LARGE:
             return

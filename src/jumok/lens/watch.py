@@ -202,6 +202,12 @@ class watch(Hearing):
                 f"no attention was heard: {name} did not run inside the `with` block. Call the "
                 f"very module that was given to jumok.watch, in the same thread"
             )
+        if self._modules:
+            heard = ", ".join(list(self._modules)[:12]) + (" …" if len(self._modules) > 12 else "")
+            return (
+                f"nothing was recorded: layers={self._layers.written!r} chooses none of the "
+                f"{len(self._modules)} attention modules that ran, numbered from 0: {heard}"
+            )
         if self._unheard:
             what = "; ".join(f"{where}: {words}" for where, words in self._unheard.items())
             return f"no attention was heard in {name}. What ran unheard is {what}"
@@ -254,7 +260,9 @@ class watch(Hearing):
             self._stored[name] = (before + heard.bias.nbytes, heard.stored_because)
         call = without_free_slots(call)
         track, shared = self._goes_on(name, call)
-        self._room.check(call, shared, self._stack[-1], self.names, self.forwards, self._stream)
+        self._room.check(
+            call, shared, self._stack[-1], self.names, self._layers, self.forwards, self._stream
+        )
         if track is None:
             tracks = self._tracks.setdefault(name, [])
             full_name = f"{name}#{len(tracks)}" if tracks else name
