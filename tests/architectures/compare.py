@@ -94,6 +94,7 @@ def make_model(model_class: Any, config: Any, implementation: str | None) -> Any
 # itself is off by more than the tolerance, or their outputs become very long.
 GENTLE = {
     "vits": ("duration_predictor", 0.05),
+    "informer": ("", 0.5),
     "seamless_m4t": ("", 0.5),
     "seamless_m4t_v2": ("", 0.5),
     "wavtokenizer": ("", 0.5),

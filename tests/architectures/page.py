@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -136,7 +137,7 @@ def _reasons(results: list[dict[str, Any]]) -> Iterable[str]:
 
 def _plain(text: str) -> str:
     """Safe inside a cell of a table, and no longer than a few lines."""
-    text = " ".join(text.split())
+    text = re.sub(r"/\S*/site-packages/", "…/", " ".join(text.split()))  # no path of one machine
     text = text if len(text) <= 300 else text[:297] + "…"
     for sign, instead in (
         ("|", "\\|"),
