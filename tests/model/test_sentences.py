@@ -78,6 +78,16 @@ def test_order_and_mode_are_kept() -> None:
     assert not torch.allclose(long.norm(dim=1), torch.ones(3))
 
 
+def test_the_first_token_may_stand_for_the_text() -> None:
+    model, texts = small(), ["abcd", "ab"]
+    vectors = embed(model, byte_tokenizer(), texts, pooling="first", normalize=False)
+    for text, vector in zip(texts, vectors, strict=True):
+        hidden = model(torch.tensor([byte_tokenizer().encode(text)]))[0, 0]
+        torch.testing.assert_close(vector, hidden)
+    with pytest.raises(ValueError, match="pooling='max': one of mean, first"):
+        embed(model, byte_tokenizer(), texts, pooling="max")  # type: ignore[arg-type]
+
+
 def test_padding_may_hold_anything() -> None:
     hidden = torch.tensor([[[1.0], [3.0], [torch.nan]], [[5.0], [torch.inf], [7.0]]])
     mask = torch.tensor([[1, 1, 0], [1, 0, 1]])

@@ -6,7 +6,7 @@ B batch, T tokens, E emb_dim.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -18,12 +18,15 @@ from jumok.tokens import as_tokenizer, shortened
 
 __all__ = ["embed", "mean_pooled"]
 
+Pooling = Literal["mean", "first"]
+
 
 def embed(
     model: Encoder | ForeignEncoder,
     tokenizer: Any,
     texts: str | Sequence[str],
     *,
+    pooling: Pooling = "mean",
     batch_size: int = 32,
     normalize: bool = True,
     truncate: bool = False,
@@ -38,6 +41,9 @@ def embed(
         model: an `Encoder` that was trained for it, such as minilm.
         tokenizer: its tokenizer; ours or a transformers tokenizer.
         texts: one text, or several.
+        pooling: how the model was trained to sum a text up: "mean" as minilm and most, or "first",
+            the hidden state of the first token (its card says "CLS"). For folders of
+            sentence-transformers it stands in ``1_Pooling/config.json``.
         batch_size: how many texts go through the model at once.
         normalize: divide each vector by its length.
         truncate: leave out what is beyond the model's context, instead of refusing the text.
@@ -64,11 +70,14 @@ def embed(
             model,
             tokenizer,
             [texts],
+            pooling=pooling,
             batch_size=batch_size,
             normalize=normalize,
             truncate=truncate,
         )
         return vectors[0]
+    if pooling not in get_args(Pooling):
+        raise ValueError(f"pooling={pooling!r}: one of {', '.join(get_args(Pooling))}")
     encoded = [_ids(model, as_tokenizer(tokenizer), text, truncate) for text in texts]
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: at least 1")
@@ -80,7 +89,8 @@ def embed(
         with torch.no_grad():
             for rows, ids, mask in _batches(encoded, batch_size, model.config.pad_id or 0):
                 ids, mask = ids.to(place), mask.to(place)
-                vectors[rows] = mean_pooled(model(ids, mask).float(), mask)
+                hidden = model(ids, mask).float()
+                vectors[rows] = mean_pooled(hidden, mask) if pooling == "mean" else hidden[:, 0]
     finally:
         model.train(was_training)
     return F.normalize(vectors, dim=-1) if normalize else vectors
