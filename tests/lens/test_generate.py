@@ -80,6 +80,64 @@ def test_all_steps_are_one_full_forward(model, cache, padded, sampling):
             assert isinstance(found.call.mask, (Causal, Window))
 
 
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize(
+    "kept",
+    [{"keep": "qk"}, {"to": "disk"}, {"to": "cpu"}, {"heads": [1, 2]}, {"dtype": torch.bfloat16}],
+    ids=lambda kept: "-".join(map(str, kept.values())),
+)
+@torch.no_grad()
+def test_whatever_is_kept_of_the_steps(cache, kept):
+    model = built("gemma3")
+    options = {"cache_implementation": "static"} if cache == "static" else {}
+    with jumok.watch(model, **kept) as recording:
+        ids = model.generate(IDS, attention_mask=LEFT, max_new_tokens=8, do_sample=False, **options)
+    full = torch.cat([LEFT, torch.ones(2, 7, dtype=torch.long)], 1)
+    with jumok.watch(model, **kept) as whole:
+        model(ids[:, :-1], attention_mask=full)
+    assert [found.shape[2:] for found in recording] == [(16, 16)] * 2
+    close = {"atol": 2e-2 if "dtype" in kept else 1e-5, "rtol": 1e-4}
+    for found, expected in zip(recording, whole, strict=True):
+        torch.testing.assert_close(found[0], expected[0], **close)
+        torch.testing.assert_close(found[1, :, 3:], expected[1, :, 3:], **close)
+        norms, right = found.value_norms(), expected.value_norms()
+        torch.testing.assert_close(norms[0], right[0], atol=close["atol"], rtol=1e-3)
+
+
+@torch.no_grad()
+def test_measured_steps_add_up_to_one_forward():
+    model = built("mistral")
+    names = ["entropy", "distance", "first", "itself", "previous"]
+    with jumok.watch(model, measure=names) as recording:
+        ids = model.generate(IDS, max_new_tokens=8, do_sample=False)
+    with jumok.watch(model, measure=names) as whole:
+        model(ids[:, :-1])
+    for found, expected in zip(recording, whole, strict=True):
+        one, other = found.measured.means(), expected.measured.means()
+        for name in names:
+            if name != "first":  # the windowed cache has dropped it
+                np.testing.assert_allclose(one[name], other[name], atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_guesses_that_are_taken_back_begin_another_map():
+    model = built("llama")
+    with jumok.watch(model) as recording:
+        ids = model.generate(
+            IDS[:1], max_new_tokens=10, do_sample=False, prompt_lookup_num_tokens=2
+        )
+    total = torch.cat([ids, ids], 1)
+    for found in recording[0::2]:
+        queries, keys = found.shape[2:]
+        assert keys >= queries
+        if keys <= ids.shape[1]:
+            with jumok.watch(model) as whole:
+                model(total[:, :keys])
+            first = keys - queries
+            agrees = torch.isclose(found[...], whole[0][:, :, first:], atol=1e-5).all(-1)
+            assert bool(agrees[0, 0, 0])
+
+
 @torch.no_grad()
 def test_without_a_cache_each_step_is_a_run_of_its_own():
     model = built("llama")
