@@ -187,6 +187,54 @@ def test_functional_call():
     torch.testing.assert_close(recording[0][...], right, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_inside_vmap_and_grad():
+    """What vmap runs over becomes part of the batch; nothing of the transform is kept."""
+    x, k, v = (torch.randn(3, 2, 4, 5, 8) for _ in range(3))
+    model = nn.Identity()
+    model.forward = F.scaled_dot_product_attention
+
+    class Mapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, *args):
+            return torch.func.vmap(self.inner)(*args)
+
+    mapped = Mapped()
+    plain = mapped(x, k, v)
+    right = ((x @ k.mT) * 8**-0.5).softmax(-1)
+    with jumok.watch(mapped) as recording:
+        watched = mapped(x, k, v)
+    assert torch.equal(plain, watched)
+    torch.testing.assert_close(recording[0][...], right.flatten(0, 1), atol=1e-6, rtol=1e-5)
+    with jumok.watch(model) as recording:
+        torch.func.grad(lambda q: model(q, k[0], v[0]).sum())(x[0])
+    torch.testing.assert_close(recording[0][...], right[0], atol=1e-6, rtol=1e-5)
+
+
+def test_by_hand_inside_vmap_is_said():
+    class Hand(nn.Module):
+        def forward(self, q, k, v):
+            return (q @ k.mT).softmax(-1) @ v
+
+    class Mapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Hand()
+
+        def forward(self, *args):
+            return torch.func.vmap(self.inner)(*args)
+
+    q, k, v = (torch.randn(3, 2, 4, 5, 8) for _ in range(3))
+    mapped = Mapped()
+    plain = mapped(q, k, v)
+    said = r"attention in torch\.func\.vmap"
+    with pytest.raises(ValueError, match=said), jumok.watch(mapped):
+        assert torch.equal(mapped(q, k, v), plain)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("compiled", [torch.jit.script, None], ids=["scripted", "traced"])
 def test_modules_of_torch_jit_are_named(compiled):

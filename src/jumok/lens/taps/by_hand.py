@@ -35,6 +35,7 @@ from jumok.lens.taps.heard import Heard, by_weights
 from jumok.lens.taps.score_masks import SeenMasks
 from jumok.lens.taps.score_reading import Reading, read
 from jumok.lens.taps.scores import CannotRead, Scores
+from jumok.lens.taps.transforms import is_batched
 
 if TYPE_CHECKING:
     from jumok.lens.taps.listener import Listener
@@ -195,6 +196,8 @@ class HandTap:
         if not isinstance(value, Scores):
             assert isinstance(value, Opaque)
             return Weights(layout, keys, None, value.why)
+        if is_batched(result):
+            return Weights(layout, keys, None, "attention by hand in torch.func.vmap")
         sink = None
         ran = result
         if value.sinks is not None:

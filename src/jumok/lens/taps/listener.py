@@ -32,7 +32,7 @@ from torch.overrides import (
 )
 
 from jumok import fused
-from jumok.lens.taps import flash, flex, multi_head, sdpa
+from jumok.lens.taps import flash, flex, multi_head, sdpa, transforms
 from jumok.lens.taps.by_hand import HandTap
 from jumok.lens.taps.following import Follower, gives_birth
 from jumok.lens.taps.heard import Heard
@@ -160,6 +160,13 @@ class Listener(TorchFunctionMode):
         Returns:
             `output` itself, or what was put in its place.
         """
+        if transforms.is_wrapped(output):
+            outside = transforms.unwrapped(heard)
+            if outside is None:
+                self.unheard("attention in torch.func.vmap that is by hand, or has masks of its own")
+                return output
+            heard = outside
+            heard.is_followed = False  # what takes the output is inside the transform as well
         if heard.lse is not None:
             lse = heard.lse.detach()
             n_queries = heard.q.shape[2]
