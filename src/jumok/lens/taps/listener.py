@@ -163,7 +163,9 @@ class Listener(TorchFunctionMode):
         if transforms.is_wrapped(output):
             outside = transforms.unwrapped(heard)
             if outside is None:
-                self.unheard("attention in torch.func.vmap that is by hand, or has masks of its own")
+                self.unheard(
+                    "attention in torch.func.vmap that is by hand, or has masks of its own"
+                )
                 return output
             heard = outside
             heard.is_followed = False  # what takes the output is inside the transform as well
