@@ -7,7 +7,7 @@ INSTALL := $(PIP) install --constraint constraints.txt --editable
 WORKERS ?= 2
 BANK := The bank of the river was muddy. The money was deposited in the bank.
 
-.PHONY: demo test check docs bench clean
+.PHONY: demo test test-transformers4 check docs bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jumok look "$(BANK)"
@@ -16,6 +16,12 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n $(WORKERS)
+
+# transformers 4 looks its attention functions up in another way: the lens on it, in an
+# environment of its own.
+test-transformers4: $(VENV)-transformers4/.dev
+	$(<D)/bin/python -m pytest -n $(WORKERS) tests/lens/test_architectures.py \
+		tests/lens/taps/test_interface.py
 
 check: $(VENV)/.dev
 	scripts/check
@@ -29,7 +35,7 @@ bench: $(VENV)/.dev
 	done
 
 clean:
-	rm -rf $(VENV) build dist site
+	rm -rf $(VENV) $(VENV)-transformers4 build dist site
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -41,4 +47,12 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) '.[dev]'
+	@touch $@
+
+$(VENV)-transformers4/.dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(@D)
+	grep -vE '^(transformers|tokenizers|huggingface_hub)==' constraints.txt >$(@D)/constraints.txt
+	$(@D)/bin/python -m pip --disable-pip-version-check -qq install \
+		--constraint $(@D)/constraints.txt --editable '.[torch]' \
+		hypothesis pytest pytest-xdist transformers==4.57.6
 	@touch $@

@@ -76,6 +76,16 @@ def test_a_layer_among_layers_with_attention():
     assert words in repr(jumok.report(recording))
 
 
+class MLP(Feed):
+    pass
+
+
+def test_a_feed_forward_part_in_the_mixers_place_mixes_nothing():
+    layers = nn.Sequential(Layer(Attention()), Layer(MLP()), Layer(Convolution()))
+    found = watched(layers, torch.randn(1, 5, 4)).without_attention
+    assert found == {"2.mixer": "Convolution"}
+
+
 def test_what_did_not_run_or_has_no_mixer_is_not_listed():
     layers = nn.ModuleList([Layer(Attention()), Layer(Attention()), Feed()])
     layers.forward = lambda x: layers[2](layers[0](x))

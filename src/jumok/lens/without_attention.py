@@ -18,7 +18,9 @@ _MIXERS = re.compile(
     r"delta_?net|delta_?att(entio)?n|delta_?rule|rwkv|retention|BasicFourierTransform|hyena|rg_?lru|"
     r"recurrent_?block|short_?conv|[ms]lstm|deformable_?att(entio)?n|PoolFormerPooling",
 )
-_PARTS = re.compile(r"Norm|Embed|MLP|Mlp|FeedForward|Activation|Cache|Model|For[A-Z]")
+_PARTS = re.compile(
+    r"Norm|Embed|MLP|Mlp|MoE|Moe[A-Z]|FeedForward|Experts|Activation|Cache|Model|For[A-Z]"
+)
 
 _LISTS = ("ModuleList", "Sequential", "ModuleDict")
 
@@ -120,6 +122,7 @@ def _mixer(
     usual = {type(part) for other in attending for part in other.children()}
     for name, part in layer.named_children():
         if type(part) not in usual and f"{path}.{name}" in ran:
-            yield f"{path}.{name}", type(part).__name__
-            return
+            if not _PARTS.search(type(part).__name__):
+                yield f"{path}.{name}", type(part).__name__
+            return  # a feed-forward part in the mixer's place mixes no tokens
     yield path, type(layer).__name__
