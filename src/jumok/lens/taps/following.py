@@ -674,19 +674,43 @@ ROOTS = {"cdist": "the scores are distances, not products"}
 
 OUTER = frozenset({"add", "sub", "mul"})
 
-BIRTHS = PRODUCTS | ROOTS.keys() | {"view", "reshape", "expand", "repeat_interleave"}
-"""Functions after which something may have to be followed although nothing is yet."""
+Question = Callable[[Any, Any], bool]
+"""(args, result) → whether something may begin here."""
 
-_births: dict[Any, bool | None] = {}
+
+def _is_product(args: Any, result: Any) -> bool:
+    # Nearly every product of a model is with a parameter; asked by the type, which is fast.
+    return len(args) < 2 or type(args[1]) is not torch.nn.Parameter
+
+
+def _becomes_three(args: Any, result: Any) -> bool:
+    return bool(result.ndim == 3)
+
+
+def _is_repeated(args: Any, result: Any) -> bool:
+    return bool(result.ndim > 3)
+
+
+_questions: dict[Any, Question | None] = {}
 
 
 def gives_birth(function: Any, args: Any, result: Any) -> bool:
-    """Whether a function may begin something; one look-up, as every function of a model asks."""
-    known = _births.get(function, ...)
-    if known is ...:
-        name = getattr(function, "__name__", "").strip("_")
-        known = _births[function] = None if name in OUTER else name in BIRTHS
-    return is_outer(args, result) if known is None else bool(known)
+    """Whether a function may begin something; every function of a model asks, so it is fast."""
+    question = _questions.get(function, _is_product)
+    if question is _is_product and function not in _questions:
+        question = _questions[function] = _question(function)
+    return question is not None and question(args, result)
+
+
+def _question(function: Any) -> Question | None:
+    name = getattr(function, "__name__", "").strip("_")
+    if name in OUTER:
+        return is_outer
+    if name in ("view", "reshape"):
+        return _becomes_three
+    if name in ("expand", "repeat_interleave"):
+        return _is_repeated
+    return _is_product if name in PRODUCTS or name in ROOTS else None
 
 
 def is_outer(args: Any, result: Any) -> bool:
