@@ -111,20 +111,28 @@ def read_masks(
         if pair is not None:
             rule, bias = _both(rule, pair[0]), masks.both(bias, pair[1])
     for fill in scores.fills:
-        where = arranged(fill.where).bool()
-        visible = where if fill.inverted else ~where
+        where = seen.alike(arranged(fill.where).bool())
+
+        def rule_of(where: Tensor = where, inverted: bool = fill.inverted) -> Mask | None:
+            return masks.read(where if inverted else ~where, n_queries, n_keys)[0]
+
         if fill.value > _HIDES:
+            visible = where if fill.inverted else ~where
             added = [_times(arranged(term), factor) for term, factor in scores.addends]
             if lost or not any(bool(((part <= _HIDES) | visible).all()) for part in added):
                 raise CannotRead(f"scores filled with {fill.value:g}")
             continue  # and hidden by what was added
         if lost:
             # A row of nothing but the fill is uniform, whatever the scores were.
+            visible = where if fill.inverted else ~where
             empty = ~visible.any(dim=-1, keepdim=True)
             visible = visible | empty
             level = torch.zeros(empty.shape, device=empty.device).masked_fill(empty, _LOWEST)
             bias = masks.both(bias, level)
-        rule = _both(rule, masks.read(seen.alike(visible), n_queries, n_keys)[0])
+            rule = _both(rule, masks.read(seen.alike(visible), n_queries, n_keys)[0])
+        else:
+            key = ("filled", fill.inverted, n_queries, n_keys)
+            rule = _both(rule, masks.once(where, key, rule_of))
     return rule, bias
 
 
