@@ -38,7 +38,7 @@ _RULES: dict[str, tuple[type[Mask], tuple[str, ...]]] = {
     "packed": (Packed, ("documents", "offset")),
     "both": (Both, ("rules",)),
     "steps": (Steps, ("parts",)),
-    "tail": (Tail, ("first", "rule")),
+    "tail": (Tail, ("first", "among")),
 }
 _NAMES = {kind: name for name, (kind, _) in _RULES.items()}
 

@@ -15,18 +15,18 @@ class Tail(Mask):
 
     Args:
         first: number of keys that had been dropped when the call ran.
-        rule: who sees whom among the others, counted from the first of them.
+        among: who sees whom among the others, counted from the first of them.
     """
 
     first: int
-    rule: Mask
+    among: Mask
 
     def visible_columns(self, rows: range, n_queries: int, n_keys: int) -> range:
-        seen = self.rule.visible_columns(rows, n_queries, n_keys - self.first)
+        seen = self.among.visible_columns(rows, n_queries, n_keys - self.first)
         return range(seen.start + self.first, seen.stop + self.first)
 
     def is_causal(self, n_queries: int, n_keys: int) -> bool:
-        return self.rule.is_causal(n_queries, n_keys - self.first)
+        return self.among.is_causal(n_queries, n_keys - self.first)
 
     def tile(
         self, rows: range, columns: range, n_queries: int, n_keys: int, like: Array
@@ -35,7 +35,7 @@ class Tail(Mask):
         if not later:
             return not (rows and columns)
         there = range(later.start - self.first, later.stop - self.first)
-        tile = self.rule.tile(rows, there, n_queries, n_keys - self.first, like)
+        tile = self.among.tile(rows, there, n_queries, n_keys - self.first, like)
         if tile is False or len(later) == len(columns):
             return tile
         xp = array_namespace(like)
