@@ -174,19 +174,20 @@ def _by_heads(result: Any, query: Tensor, value: Tensor) -> Tensor:
 
 # -- the verified reading ----------------------------------------------------------------------
 
-# Of each layer: which reading of a function holds for which form of call, and what to say of it.
-_found: weakref.WeakKeyDictionary[Any, dict[Any, tuple[_Read, str | None]]] = (
-    weakref.WeakKeyDictionary()
-)
+# A reading, or `None` where none holds, and what to say of it.
+_Found = tuple[_Read | None, str | None]
+
+# Of each layer: what was found for which function and form of call.
+_found: weakref.WeakKeyDictionary[Any, dict[Any, _Found]] = weakref.WeakKeyDictionary()
 _ENOUGH_KEYS = 8  # with fewer, a wrong reading may agree by chance
 _CHANGED = "the attention function itself changes what it has mixed"
 
 
 def _found_before(call: Arguments, function: Callable[..., Any]) -> bool:
-    return (function, call.form) in _readings_of(call.layer)
+    return _readings_of(call.layer).get((function, call.form), (None, None))[0] is not None
 
 
-def _readings_of(layer: Any) -> dict[Any, tuple[_Read, str | None]]:
+def _readings_of(layer: Any) -> dict[Any, _Found]:
     return _found.setdefault(layer, {}) if isinstance(layer, torch.nn.Module) else {}
 
 
@@ -206,22 +207,19 @@ def _verified(
     key = (function, call.form)
     weights = _weights(result, call)
     if key not in known:
-        found = _search(call, function, Ran(by_heads, weights, call.dropout), masks)
-        if found is None:
-            return _stored(call, function, weights), by_heads
         if call.n_keys < _ENOUGH_KEYS:
             known = {}
-        known[key] = found
+        known[key] = _search(call, function, Ran(by_heads, weights, call.dropout), masks)
     read, note = known[key]
+    if read is None:
+        return _stored(call, function, weights), by_heads
     heard = read(call, masks)
     if note is not None:
         heard.projection_note, heard.is_followed = note, False
     return heard, by_heads
 
 
-def _search(
-    call: Arguments, function: Callable[..., Any], ran: Ran, masks: MaskReader
-) -> tuple[_Read, str | None] | None:
+def _search(call: Arguments, function: Callable[..., Any], ran: Ran, masks: MaskReader) -> _Found:
     """The first reading that agrees with all that ran, else with the output, else the weights."""
     by_output: _Read | None = None
     by_weights_alone: _Read | None = None
@@ -235,7 +233,7 @@ def _search(
             by_weights_alone = by_weights_alone or read
     if by_output is not None:
         return by_output, None
-    return None if by_weights_alone is None else (by_weights_alone, _CHANGED)
+    return by_weights_alone, _CHANGED
 
 
 def _stored(call: Arguments, function: Callable[..., Any], weights: Tensor | None) -> Heard:
