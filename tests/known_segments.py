@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from jumok.lens.segments import Apart, Segment, Segments, Tables
@@ -51,6 +53,8 @@ POLICY = made(
         [0.41, 0.08, 0.22, 0.25, 0.04],
     ],
 )
+# Without the first passage the answer is 20 times less likely, without the second 1.1 times more.
+LEFT_OUT = dataclasses.replace(POLICY, losses=(float(np.log(20)), float(-np.log(1.1)), None))
 KOREAN = made(
     ["보증은 물에 의한 고장을 다루지 않습니다…", "질문: 보증이 되나요?"],
     [[0.6, 0.0, 0.3, 0.1], [0.3, 0.4, 0.2, 0.1]],

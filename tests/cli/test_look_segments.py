@@ -50,6 +50,16 @@ def test_the_last_segment_is_what_the_model_wrote(
     assert found["tokens"] == 19 + 5
     assert found["segments"][-1]["tokens"] == [19, 24]
     assert sum(part["share"] for part in found["last"]) == pytest.approx(1, abs=1e-5)
+    assert all(part["loss"] is None for part in found["last"])
+    _, out, err = run(*arguments, "--leave-out")
+    model, _ = jumok.load(folders["gpt"])
+    ids = jumok.load(folders["gpt"])[1].encode(found["text"])[:24]
+    passages = [one["tokens"] for one in found["segments"][:-1]]
+    expected = jumok.leave_out(model, ids, 19, passages).losses
+    left = json.loads(out)
+    losses = [part["loss"] for part in left["last"][: len(passages)]]
+    assert losses == pytest.approx(list(expected), abs=1e-4)
+    assert left["last"][len(passages)]["loss"] is None
     _, out, _ = run(*arguments[:-1])
     assert out.startswith("Which passage did the answer read?")
     assert "It wrote:" in out
@@ -151,6 +161,8 @@ def test_a_chat_is_put_into_the_models_template(
         (["-s", "lines", "--pieces"], "--pieces words"),
         (["-g", "5"], "--generate goes with --segments"),
         (["--chat"], "--chat goes with --segments"),
+        (["--leave-out"], "--leave-out goes with --segments"),
+        (["-s", "lines", "--leave-out"], "it goes with --generate"),
         (["--markdown"], "--markdown goes with --segments"),
         (["-s", "lines", "--markdown", "--json"], "choose --json or --markdown"),
         (["-s", "lines", "-g", "0"], "--generate 0: at least 1"),

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from jumok.lens.segments import Segments
 from jumok.view.segment_terminal import look_segments, markdown
-from known_segments import ALONE, KOREAN, LONG, POLICY, SILENT, made
+from known_segments import ALONE, KOREAN, LEFT_OUT, LONG, POLICY, SILENT, made
 
 
 def shown(data: Segments, width: int = 80) -> str:
@@ -35,9 +35,18 @@ def test_the_answer_then_the_list_then_the_table() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
-@pytest.mark.parametrize("data", [POLICY, KOREAN, ALONE, SILENT, LONG])
+@pytest.mark.parametrize("data", [POLICY, LEFT_OUT, KOREAN, ALONE, SILENT, LONG])
 def test_lines_stay_within_the_terminal(data: Segments, width: int) -> None:
     assert max(cell_len(line.rstrip()) for line in shown(data, width).splitlines()) <= width
+
+
+def test_what_was_left_out_is_a_column() -> None:
+    lines = shown(LEFT_OUT).splitlines()
+    (head,) = [line for line in lines if line.split() == ["share", "times", "tokens", "without"]]
+    first = next(line for line in lines if "÷20" in line)
+    assert first.index("÷20") + 3 == len(head.rstrip())
+    assert "| ÷20 |" in markdown(LEFT_OUT)
+    assert "without" not in markdown(POLICY).splitlines()[6]
 
 
 def test_columns_are_aligned_under_korean_names() -> None:

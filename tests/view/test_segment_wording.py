@@ -12,8 +12,9 @@ from jumok.view.segment_wording import (
     meaning,
     reader_name,
     title,
+    without,
 )
-from known_segments import ALONE, KOREAN, LONG, POLICY, SILENT
+from known_segments import ALONE, KOREAN, LEFT_OUT, LONG, POLICY, SILENT
 
 
 def test_the_answer_in_words() -> None:
@@ -29,6 +30,24 @@ def test_the_answer_in_words() -> None:
         "Heads that look most at 1 “The warranty covers parts…”, counted from 0: "
         "layer 0 head 1 (61.5 %), layer 1 head 1 (51.2 %), layer 1 head 0 (30.8 %)."
     ]
+
+
+def test_what_the_answer_could_do_without() -> None:
+    assert headline(LEFT_OUT)[-1] == (
+        "Left out: the same answer would be without 1 “The warranty covers parts…” 20 times less "
+        "likely."
+    )
+    idle = dataclasses.replace(POLICY, losses=(0.1, None, None))
+    assert headline(idle)[-1].startswith("No passage by itself is needed")
+    said = " ".join(meaning(LEFT_OUT))
+    assert "read the prompt once more" in said
+    assert "--leave-out" not in said
+    assert "--leave-out" in " ".join(meaning(POLICY))
+    parts = LEFT_OUT.parts()
+    assert [without(part) for part in parts] == ["÷20", "×1.1", "", "", ""]
+    assert without(dataclasses.replace(parts[0], loss=40.0)) == "÷10⁶+"
+    assert without(dataclasses.replace(parts[0], loss=-40.0)) == "×10⁶+"
+    assert without(dataclasses.replace(parts[0], loss=0.0)) == "÷1.0"
 
 
 def test_without_an_answer_the_last_passage_is_the_reader() -> None:

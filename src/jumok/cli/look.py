@@ -89,6 +89,13 @@ def look(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="With --segments: print Markdown for a report.")
     ] = False,
+    leave_out: Annotated[
+        bool,
+        typer.Option(
+            "--leave-out",
+            help="With --generate: read once more without each passage, to see if it mattered.",
+        ),
+    ] = False,
 ) -> None:
     """Show where each word of a text takes its meaning from, in a real model.
 
@@ -114,10 +121,11 @@ def look(
             save=save,
             as_json=as_json,
             markdown=markdown,
+            leave_out=leave_out,
         )
         return
     for name, wanted in (("--generate", generate is not None), ("--chat", chat),
-                         ("--markdown", markdown)):  # fmt: skip
+                         ("--markdown", markdown), ("--leave-out", leave_out)):  # fmt: skip
         if wanted:
             raise Refusal(f"{name} goes with --segments, such as --segments paragraphs")
     if against is not None:

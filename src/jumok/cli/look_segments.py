@@ -9,10 +9,12 @@ from jumok.cli.ending import Refusal
 from jumok.cli.files import check_picture, check_writable, draw, keep
 from jumok.cli.inputs import file_text, layer_range
 from jumok.cli.printing import show
-from jumok.cli.progress import telling
+from jumok.cli.progress import Tell, telling
 from jumok.cli.reader import Reader
 
 if TYPE_CHECKING:
+    from jumok.lens.recording import Recording
+    from jumok.lens.segments import Segments
     from jumok.tokens.passages import Passage
 
 
@@ -29,12 +31,15 @@ def look_segments(
     save: Path | None,
     as_json: bool,
     markdown: bool,
+    leave_out: bool,
 ) -> None:
     """Read the text, let the model go on if asked for, and show who read what."""
     if as_json and markdown:
         raise Refusal("choose --json or --markdown, not both")
     if generate is not None and generate < 1:
         raise Refusal(f"--generate {generate}: at least 1 token")
+    if leave_out and generate is None:
+        raise Refusal("--leave-out asks what the answer could do without; it goes with --generate")
     chosen = None if layers is None else layer_range(layers)
     described = _described(how)
     if png is not None:
@@ -71,6 +76,8 @@ def look_segments(
             raw=raw,
             progress=lambda done, all: tell(f"measuring: layer {done:,} of {all:,}"),
         )
+        if leave_out:
+            data = dataclasses.replace(data, losses=_losses(reader, recording, data, tell))
     data = dataclasses.replace(data, model=reader.name)
     if png is not None:
         from jumok.view.segment_figure import segment_figure
@@ -86,6 +93,24 @@ def look_segments(
         from jumok.view.segment_terminal import look_segments as shown
 
         show(shown(data))
+
+
+def _losses(
+    reader: Reader, recording: "Recording", data: "Segments", tell: Tell
+) -> tuple[float | None, ...]:
+    """What the answer loses without each passage."""
+    from jumok.lens.leave_out import leave_out
+
+    assert recording.ids is not None
+    *passages, answer = (one.tokens for one in data.segments)
+    found = leave_out(
+        reader.decoder(),
+        recording.ids[0].tolist(),
+        answer[0],
+        passages,
+        progress=lambda done, all: tell(f"leaving out: {done:,} of {all - 1:,} passages"),
+    )
+    return (*found.losses, None)
 
 
 def _described(how: str) -> Any:

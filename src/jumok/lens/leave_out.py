@@ -8,6 +8,7 @@ erasure"). One forward for each passage.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,13 +101,18 @@ def leave_out(
 
 
 def _log_probability(model: torch.nn.Module, ids: Tensor, prompt: int) -> float:
-    output: Any = model(ids[None])
+    needed = len(ids) - prompt + 1
+    known = inspect.signature(model.forward).parameters
+    # Where the model can be asked for the last logits only: those of a long prompt are large.
+    name = next((name for name in ("last", "logits_to_keep") if name in known), None)
+    output: Any = model(ids[None], **({} if name is None else {name: needed}))
     logits = getattr(output, "logits", output)
-    if not isinstance(logits, Tensor) or logits.shape[:2] != (1, len(ids)):
+    expected = (1, len(ids) if name is None else needed)
+    if not isinstance(logits, Tensor) or logits.shape[:2] != expected:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(
-            f"the model returned {found}, not logits (1, tokens, vocabulary) = (1, {len(ids)}, …): "
-            f"a passage can be left out for a model that writes"
+            f"the model returned {found}, not logits (1, tokens, vocabulary) = (1, {expected[1]}, "
+            f"…): a passage can be left out for a model that writes"
         )
-    predicted = logits[0, prompt - 1 : -1].float().log_softmax(dim=-1)
+    predicted = logits[0, -needed:-1].float().log_softmax(dim=-1)
     return float(predicted.gather(1, ids[prompt:, None]).sum())

@@ -93,6 +93,7 @@ class Part:
         even: the share if the reader read all tokens that it sees evenly: what its length and
             place alone would give.
         heads: the heads of which it receives the largest weight, strongest first.
+        loss: what the answer's log-probability loses without it, in nats; `None` if unknown.
     """
 
     name: str
@@ -103,6 +104,7 @@ class Part:
     raw: float
     even: float
     heads: tuple[Head, ...] = ()
+    loss: float | None = None
 
     @property
     def times(self) -> float | None:
@@ -128,6 +130,8 @@ class Segments:
         share: tables (S, C) of `measure`; C = S + len(apart) columns.
         raw: tables of the plain weights.
         even: float64 (S, C), what an even reader would read.
+        losses: what the answer's log-probability loses without each passage, in nats, S long;
+            `None` for the answer and where it wasn't asked for (`jumok.leave_out`).
     """
 
     model: str
@@ -143,6 +147,7 @@ class Segments:
     share: Tables
     raw: Tables
     even: Numbers
+    losses: tuple[float | None, ...] | None = None
 
     def parts(self, reader: int = -1) -> list[Part]:
         """What one passage, by default the last, reads of each passage and of what stands apart.
@@ -165,6 +170,7 @@ class Segments:
                     share=float(share[place]),
                     raw=float(raw[place]),
                     even=float(self.even[reader, place]),
+                    loss=self._loss(reader, inside),
                 )
             )
         return found
@@ -196,6 +202,10 @@ class Segments:
             for head, weight in zip(numbers, table[:, reader, read], strict=True)
         ]
         return tuple(sorted(found, key=lambda head: -head.weight)[:most])
+
+    def _loss(self, reader: int, read: int | None) -> float | None:
+        last = len(self.segments) - 1
+        return None if self.losses is None or read is None or reader != last else self.losses[read]
 
     def _place(self, number: int) -> int:
         size = len(self.segments)
@@ -235,6 +245,7 @@ class Segments:
                     "raw": part.raw,
                     "even": part.even,
                     "times": part.times,
+                    "loss": part.loss,
                     "heads": [dataclasses.asdict(head) for head in heads.get(part.position, ())],
                 }
                 for part in self.parts(reader)

@@ -26,6 +26,7 @@ from jumok.view.segment_wording import (
     row_name,
     times,
     title,
+    without,
 )
 from jumok.view.wording import SHADES, percent
 
@@ -70,9 +71,13 @@ class _List:
             return
         names = [cell_len(row_name(part)) for part in listed]
         width = min(max(names), max(options.max_width - 42, 10))
-        space = min(max(options.max_width - width - 28, 4), 40)
+        asked = any(part.loss is not None for part in listed)
+        column = 12 if asked else 0
+        space = min(max(options.max_width - width - 28 - column, 4), 40)
         longest = max(part.share for part in listed) or 1.0
-        yield Text(f"  {'':{width}}   share   times  tokens", "dim")
+        yield Text(
+            f"  {'':{width}}   share   times  tokens{'  without' if asked else '':>{column}}", "dim"
+        )
         for number, part in enumerate(listed):
             if number == len(self.shown):
                 yield from self._more()
@@ -81,7 +86,8 @@ class _List:
             yield Text.assemble(
                 "  ",
                 set_cell_size(fitted(row_name(part), width), width),
-                f"{percent(part.share):>8}{times(part):>8}{part.count:>8,}  ",
+                f"{percent(part.share):>8}{times(part):>8}{part.count:>8,}",
+                f"{without(part):>{column}}  ",
                 (
                     bar(part.share / longest, space, options.ascii_only),
                     SHADES[3] if plain else "dim",
@@ -161,10 +167,13 @@ def markdown(data: Segments) -> str:
         *(part for part in parts if part.kind == "itself"),
         *(part for part in parts if part.kind in APART),
     ]
-    lines += [f"| {_escaped(reader_name(data))} read | share | times | tokens |",
-              "|:--|--:|--:|--:|"]  # fmt: skip
+    asked = any(part.loss is not None for part in listed)
+    lines += [f"| {_escaped(reader_name(data))} read | share | times | tokens |"
+              + (" without |" if asked else ""),
+              "|:--|--:|--:|--:|" + ("--:|" if asked else "")]  # fmt: skip
     lines += [
         f"| {_escaped(row_name(part))} | {percent(part.share)} | {times(part)} | {part.count:,} |"
+        + (f" {without(part)} |" if asked else "")
         for part in listed
     ]
     heads = column_heads(data)

@@ -1,5 +1,6 @@
 """What every view of `Segments` says: who reads, what it read most, and what the number means."""
 
+import math
 from collections.abc import Sequence
 
 from jumok.lens.segments import Part, Segments
@@ -8,6 +9,7 @@ from jumok.view.wording import SMALL_LEAD, layers_named, percent
 
 MOST_PARTS = 12  # bars and rows of a list
 MOST_SIGNS = 400  # of the answer
+NEEDED = math.log(2.0)  # a loss from which on a passage is said to be needed, in nats
 APART = {
     "first": ("the first token (the sink)", "first"),
     "special": ("special tokens", "special"),
@@ -92,6 +94,7 @@ def headline(data: Segments) -> list[str]:
     if apart:
         lines.append(f"Apart: {', '.join(apart)}.")
     lines += _for_their_length(ranked)
+    lines += _without(ranked)
     return lines
 
 
@@ -114,6 +117,37 @@ def _for_their_length(ranked: Sequence[Part]) -> list[str]:
     said = _joined([f"{(part.position or 0) + 1} ({times(part)})" for part in by_length])
     lines.append(f"For their length, most from {said}.")
     return lines
+
+
+def _without(ranked: Sequence[Part]) -> list[str]:
+    """What the answer could do without, where that was asked."""
+    known = [part for part in ranked if part.loss is not None]
+    if not known:
+        return []
+    known.sort(key=lambda part: -(part.loss or 0.0))
+    needed = [part for part in known if (part.loss or 0.0) >= NEEDED][:3]
+    if not needed:
+        return ["No passage by itself is needed: without any one of them the same answer is about "
+                "as likely."]  # fmt: skip
+    said = _joined([f"{_of(part)} {factor(part.loss or 0.0)} times less likely" for part in needed])
+    return [f"Left out: the same answer would be without {said}."]
+
+
+def factor(loss: float) -> str:
+    """e to the loss, for people."""
+    if loss > 13.8:
+        return "over a million"
+    value = math.exp(loss)
+    return f"{value:.1f}" if value < 10 else f"{value:,.0f}"
+
+
+def without(part: Part) -> str:
+    """How likely the same answer is without a passage: ``÷2.3``, ``×1.2``."""
+    if part.loss is None:
+        return ""
+    if abs(part.loss) > 13.8:
+        return "÷10⁶+" if part.loss > 0 else "×10⁶+"
+    return f"÷{factor(part.loss)}" if part.loss >= 0 else f"×{factor(-part.loss)}"
 
 
 def _number(part: Part) -> str:
@@ -149,7 +183,11 @@ def meaning(data: Segments) -> list[str]:
         "long passage gets more by its length alone, × takes that out. What stands near the "
         "reader is read more in every text.",
         "It shows where the model looks, not what it could do without: leave a passage out and "
-        "ask again to know that.",
+        "ask again to know that (--generate N --leave-out)."
+        if data.losses is None
+        else "Without: the model read the prompt once more without the passage; ÷8 says that the "
+        "same answer, word for word, is then 8 times less likely. What two passages both say "
+        "can be left out once without loss.",
     ]
     kinds = {apart.kind for apart in data.apart}
     if "first" in kinds:
