@@ -14,7 +14,8 @@ import torch
 from jumok import definition
 from jumok.lens import measures, tiles
 from jumok.lens.call import AttentionCall
-from jumok.masks import Both, Causal, Dense, Mask, Padding, Window
+from jumok.masks import Both, Causal, Dense, Everything, Mask, Padding, Steps, Window
+from jumok.masks.tail import Tail
 
 # name: (batch, heads, key heads, queries, keys), mask, options of the call
 SELF, CROSS, STEP = (2, 6, 2, 90, 90), (2, 4, 4, 30, 70), (1, 6, 3, 3, 80)
@@ -322,6 +323,37 @@ def test_padding_is_told_from_other_queries(kind: str) -> None:
     np.testing.assert_array_equal(np.asarray(left_out), PADDED)
     assert measures.real_queries(build("causal", kind).call) is None
     assert measures.real_queries(build("cross, padded", kind).call) is None
+
+
+def test_padding_is_told_under_a_windowed_cache(kind: str) -> None:
+    """Keys that the last calls no longer had are no padding; those that nobody saw are."""
+    visible = np.array([[False, True, True, True, True], [True] * 5])
+    first = Both((Causal(), as_kind(Padding(visible), kind)))
+    later = Tail(3, as_kind(Padding(visible[:, 3:]), kind))
+    none_dropped = Tail(3, Causal())
+    for last in (later, none_dropped, Tail(4, Everything())):
+        n_keys = 6 if last is none_dropped else 5
+        mask = Steps(((first, 5, 5), (last, 1, n_keys)))
+        q = as_kind(np.zeros((2, 2, 6, 4), dtype=np.float32), kind)
+        k = as_kind(np.zeros((2, 1, 6, 4), dtype=np.float32), kind)
+        real = measures.real_queries(AttentionCall(q, k, None, mask, None, 1.0))
+        expected = np.ones((2, 6))
+        expected[0, 0] = 0
+        expected[:, 5] = n_keys == 6
+        np.testing.assert_array_equal(np.asarray(real), expected)
+
+
+def test_a_tail_alone_hides_what_it_dropped(kind: str) -> None:
+    q = as_kind(np.zeros((1, 1, 3, 4), dtype=np.float32), kind)
+    k = as_kind(np.zeros((1, 1, 5, 4), dtype=np.float32), kind)
+    visible = np.array([[True, False, True]])
+    for rule, expected in ((Causal(), None), (as_kind(Padding(visible), kind), visible)):
+        mask = Both((Causal(), Tail(2, rule)))
+        real = measures.real_queries(AttentionCall(q, k, None, mask, None, 1.0))
+        if expected is None:
+            assert real is None or bool(np.asarray(real).all())
+        else:
+            np.testing.assert_array_equal(np.asarray(real), expected)
 
 
 def test_nothing_there(kind: str) -> None:

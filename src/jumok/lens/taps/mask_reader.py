@@ -84,7 +84,7 @@ class MaskReader:
         def look() -> Read:
             visible = mask.detach()[..., :n_keys]
             sees = visible.any(dim=-1, keepdim=True)
-            rule = _rule(_even_rows(visible, ~sees), (n_queries, n_keys), True)
+            rule = _rule(_without_free_slots(visible | ~sees, ~sees), (n_queries, n_keys), True)
             if bool(sees.all()):
                 return rule, None
             least = torch.finfo(torch.float32).min
@@ -173,7 +173,7 @@ def _read(mask: Tensor, n_queries: int | None, n_keys: int | None, is_untouched:
     if is_plain:
         # Very negative is not hidden: a row of nothing else is what its softmax makes of it.
         if visible is not None and level is not None:
-            visible = _even_rows(visible, level <= _HIDES)
+            visible = _without_free_slots(visible, level <= _HIDES)
         rows = None if level is None or not bool(level.any()) else _far_down(level)
         return _rule(visible, sizes, True), rows
     rule = None if visible is None or sizes is None else compact(visible, *sizes)
@@ -206,23 +206,22 @@ def _visible(mask: Tensor) -> tuple[Tensor | None, Tensor | None, bool]:
     return (None if not is_plain and bool(visible.all()) else visible), level, is_plain
 
 
-def _even_rows(visible: Tensor, even: Tensor) -> Tensor:
-    """Let rows that hide every key see them all, up to the last one that any other row sees.
+def _without_free_slots(visible: Tensor, even: Tensor) -> Tensor:
+    """Hide from rows of nothing but hidden keys those behind the last that any other row sees.
 
-    What lies behind that are slots of a cache that nobody has written yet.
+    What lies there are slots of a cache that nobody has written yet.
 
     Args:
         visible: booleans of the mask's shape.
-        even: which rows, with a last dimension of 1.
+        even: which rows see keys only because they hide them all alike, with a last dimension
+            of 1.
     """
     if not bool(even.any()):
         return visible
     others = (visible & ~even).flatten(0, -2).any(dim=0)
     found = others.nonzero()
     stop = int(found[-1]) + 1 if len(found) else visible.shape[-1]
-    return (visible & ~even) | (
-        even & (torch.arange(visible.shape[-1], device=visible.device) < stop)
-    )
+    return visible & (~even | (torch.arange(visible.shape[-1], device=visible.device) < stop))
 
 
 def _far_down(level: Tensor) -> Tensor:
