@@ -34,8 +34,8 @@ def test_the_answer_in_words() -> None:
 
 def test_what_the_answer_could_do_without() -> None:
     assert headline(LEFT_OUT)[-1] == (
-        "Left out: the same answer would be without 1 “The warranty covers parts…” 20 times less "
-        "likely."
+        "Left out, the same answer would be less likely: without 1 “The warranty covers parts…” "
+        "20 times."
     )
     idle = dataclasses.replace(POLICY, losses=(0.1, None, None))
     assert headline(idle)[-1].startswith("No passage by itself is needed")

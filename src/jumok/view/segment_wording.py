@@ -129,8 +129,8 @@ def _without(ranked: Sequence[Part]) -> list[str]:
     if not needed:
         return ["No passage by itself is needed: without any one of them the same answer is about "
                 "as likely."]  # fmt: skip
-    said = _joined([f"{_of(part)} {factor(part.loss or 0.0)} times less likely" for part in needed])
-    return [f"Left out: the same answer would be without {said}."]
+    said = [f"without {_of(part)} {factor(part.loss or 0.0)} times" for part in needed]
+    return [f"Left out, the same answer would be less likely: {_joined(said)}."]
 
 
 def factor(loss: float) -> str:
