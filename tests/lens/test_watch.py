@@ -624,6 +624,31 @@ def test_a_compiled_model_runs_uncompiled_while_watched(which):
     assert len(recording) == 1
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("outside", ["default", "force_eager"])
+def test_watches_that_end_in_any_order_leave_the_compiler_as_it_was(outside):
+    layer, other = Attention().eval(), Attention().eval()
+    x = torch.randn(2, 5, 16)
+    compilations = []
+
+    def backend(graph, _):
+        compilations.append(graph)
+        return graph.forward
+
+    with torch.compiler.set_stance(outside), torch.no_grad():
+        first, second = jumok.watch(layer), jumok.watch(other)
+        with first:
+            layer(x)
+            second.__enter__()
+            other(x)
+        fresh = torch.compile(lambda x: x + 1, backend=backend)
+        fresh(x)
+        assert not compilations  # the second still watches
+        second.__exit__(None, None, None)
+        fresh(x)
+    assert len(compilations) == (1 if outside == "default" else 0)
+
+
 def test_a_recording_keeps_no_graph_and_long_queries_are_packed():
     shape = (1, 2, 1 << 15, 32)  # 8 MB
     q, k, v = tensors(shape, (1, 2, 4, 32), (1, 2, 4, 32))

@@ -6,7 +6,6 @@ thread serves them all. Calls outside the model's own forward are nobody's.
 
 from __future__ import annotations
 
-import sys
 import threading
 from contextlib import ExitStack
 from contextvars import ContextVar
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from jumok.lens.taps import Heard, Listener, transformers_functions
+from jumok.lens.taps.stance import uncompiled
 
 # Those that are open in this context (thread, asyncio task).
 _open: ContextVar[tuple[Hearing, ...]] = ContextVar("jumok_hearings", default=())
@@ -86,9 +86,7 @@ class Hearing:
             )
         self._exits = ExitStack()
         self._thread = threading.get_ident()
-        if "torch._dynamo" in sys.modules:
-            # A compiled module would run past every tap, or trace them.
-            self._exits.enter_context(torch.compiler.set_stance("force_eager"))
+        self._exits.enter_context(uncompiled())
         for module in self.names:
             if isinstance(module, torch.jit.ScriptModule):
                 self._note_script(module)

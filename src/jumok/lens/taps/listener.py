@@ -16,7 +16,6 @@ A tap gives what it heard to `Listener.emit`; inner taps are muted while an oute
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from jumok.lens.taps.heard import Heard
 from jumok.lens.taps.kernels import lse_of_empty_rows
 from jumok.lens.taps.mask_reader import MaskReader
 from jumok.lens.taps.outputs import OutputFollower
+from jumok.lens.taps.stance import compiled
 
 OnHeard = Callable[[Heard, Tensor], Tensor | None]
 """Gets a call and its output as (B, H, Tq, Dv); may answer with another output in its place."""
@@ -123,8 +123,7 @@ class Listener(TorchFunctionMode):
             exits.enter_context(self.muted())
             if _get_current_function_mode() is self:
                 exits.enter_context(_pop_mode_temporarily())
-            if "torch._dynamo" in sys.modules:
-                exits.enter_context(torch.compiler.set_stance("default"))
+            exits.enter_context(compiled())
             yield
 
     @contextmanager
