@@ -12,6 +12,8 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 
+import torch
+
 import jumok
 
 
@@ -161,3 +163,40 @@ def test_the_recording_is_kept_and_reported(
     code, out, _ = run("report", str(path))
     assert code == 0
     assert "entropy" in out.lower()
+
+
+@pytest.mark.parametrize("more", [(), ("--segments", "lines")], ids=["words", "segments"])
+def test_a_smaller_recording_is_kept(
+    run: Any, folders: dict[str, str], tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    whole, small = tmp_path / "whole.safetensors", tmp_path / "small.safetensors"
+    text = "an apple" if not more else "an\napple"
+    look = ("look", text, "-m", folders["gpt"], "--json", *more)
+    code, expected, err = run(*look, "--save", str(whole))
+    assert code == 0, err
+    code, out, _ = run(*look, "--save", str(small), "--keep", "qk")
+    assert code == 0
+    assert json.loads(out) == json.loads(expected)
+    run(*look, "--save", str(small), "--keep", "qk", "--dtype", "bfloat16")
+    with_values, without = jumok.open(whole)[0].call, jumok.open(small)[0].call
+    assert with_values.v is not None
+    assert without.v is None
+    assert without.q.nbytes * 2 == with_values.q.nbytes
+    rounded = torch.tensor(with_values.q[...]).bfloat16().float().numpy()
+    assert (without.q[...] == rounded).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--keep", "qk"), "goes with --save"),
+        (("--dtype", "bfloat16"), "goes with --save"),
+        (("--keep", "q", "--save", "x.safetensors"), "--keep q: choose qkv or qk"),
+        (("--dtype", "int8", "--save", "x.safetensors"), "choose bfloat16 or float16"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[1],
+)
+def test_what_is_kept_is_about_the_file(run: Any, options: tuple[str, ...], said: str) -> None:
+    code, _, err = run("look", "an apple", *options)
+    assert code == 2
+    assert said in " ".join(err.split())

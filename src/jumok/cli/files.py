@@ -4,7 +4,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jumok.cli.ending import Refusal
 from jumok.cli.printing import say
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from jumok.lens.recording import Recording
 
 PICTURES = (".png", ".svg", ".pdf")
+KEPT = ("qkv", "qk")
+TYPES = ("bfloat16", "float16")
 
 
 def check_picture(path: Path) -> None:
@@ -53,7 +55,22 @@ def write(path: Path, write: Callable[[str], object]) -> None:
             Path(name).unlink(missing_ok=True)  # only there if something went wrong
 
 
-def keep(recording: "Recording", name: str, path: Path) -> None:
+def kept_options(keep: str | None, dtype: str | None, save: Path | None) -> dict[str, Any]:
+    """The options of `watch` for --keep and --dtype, which make a saved recording smaller."""
+    for name, value, known in (("--keep", keep, KEPT), ("--dtype", dtype, TYPES)):
+        if value is not None and value not in known:
+            raise Refusal(f"{name} {value}: choose {' or '.join(known)}")
+        if value is not None and save is None:
+            raise Refusal(f"{name} {value} is about the file of a recording; it goes with --save")
+    options: dict[str, Any] = {} if keep is None else {"keep": keep}
+    if dtype is not None:
+        import torch
+
+        options["dtype"] = getattr(torch, dtype)
+    return options
+
+
+def save_recording(recording: "Recording", name: str, path: Path) -> None:
     """Save a recording under the model's name."""
     recording.model_name = name
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jumok.cli.ending import Refusal
-from jumok.cli.files import check_picture, check_writable, draw, keep
+from jumok.cli.files import check_picture, check_writable, draw, kept_options, save_recording
 from jumok.cli.inputs import check_text, given_text, layer_range, named, quoted
 from jumok.cli.look_segments import look_segments
 from jumok.cli.printing import show
@@ -61,6 +61,19 @@ def look(
     save: Annotated[
         Path | None, typer.Option(help="Keep the recording: a file that jumok.open reads.")
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="With --save: qk leaves out the values; all that look shows is there still.",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="With --save: bfloat16 or float16, half the size; weights are then rounded."
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, nothing else.")
     ] = False,
@@ -104,6 +117,7 @@ def look(
     a long text: which passage did the answer read?
     """
     text = given_text(text, file)
+    kept = kept_options(keep, dtype, save)
     if segments is not None:
         for name, chosen_word in (("--against", against), ("--word", word), ("--token", token),
                             ("--pieces", pieces or None)):  # fmt: skip
@@ -119,6 +133,7 @@ def look(
             raw=raw,
             png=png,
             save=save,
+            kept=kept,
             as_json=as_json,
             markdown=markdown,
             leave_out=leave_out,
@@ -139,7 +154,7 @@ def look(
         check_picture(png)
     check_writable(png, save)
 
-    reader = Reader(model or "minilm")
+    reader = Reader(model or "minilm", kept)
 
     def found(text: str, recording: "Recording") -> "Sources":
         from jumok.lens.sources import sources
@@ -160,7 +175,7 @@ def look(
 
     recording = reader.read(text)
     if save is not None:
-        keep(recording, reader.name, save)
+        save_recording(recording, reader.name, save)
     other = None
     if against is None:
         data = found(text, recording)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jumok.cli.ending import Refusal
-from jumok.cli.files import check_picture, check_writable, draw, keep
+from jumok.cli.files import check_picture, check_writable, draw, save_recording
 from jumok.cli.inputs import file_text, layer_range
 from jumok.cli.printing import show
 from jumok.cli.progress import Tell, telling
@@ -29,6 +29,7 @@ def look_segments(
     raw: bool,
     png: Path | None,
     save: Path | None,
+    kept: dict[str, Any],
     as_json: bool,
     markdown: bool,
     leave_out: bool,
@@ -47,7 +48,7 @@ def look_segments(
     check_writable(png, save)
 
     with telling(f"loading {model}"):
-        reader = Reader(model)
+        reader = Reader(model, kept)
     if generate is not None:
         reader.decoder()
     text, passages, special = _prompt(text, how if described is None else None, chat, reader,
@@ -59,7 +60,7 @@ def look_segments(
     with telling(f"reading {len(ids):,} tokens") as tell:
         recording = reader.read_ids(ids) if generate is None else reader.go_on(ids, generate, tell)
         if save is not None:
-            keep(recording, reader.name, save)
+            save_recording(recording, reader.name, save)
         assert recording.ids is not None
         answered = recording.ids.shape[1] > len(ids)
         if generate is not None and not answered:

@@ -1,7 +1,7 @@
 """A model that reads texts while it is watched."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jumok.cli.ending import Refusal
 from jumok.cli.memory import free_memory
@@ -15,14 +15,20 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """A loaded model that reads texts under `watch`."""
+    """A loaded model that reads texts under `watch`.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: one of ours, a model's folder or a .gguf file.
+        keep: options of `watch` that say what is kept.
+    """
+
+    def __init__(self, name: str, keep: dict[str, Any] | None = None) -> None:
         from jumok.model.encoder_decoder import EncoderDecoder
         from jumok.model.foreign import ForeignEncoderDecoder
         from jumok.model.loading import load
 
         path = Path(name)
+        self._keep = keep or {}
         self.name = path.stem if path.suffix == ".gguf" else path.name if path.is_dir() else name
         model, tokenizer = load(name)
         if isinstance(model, (EncoderDecoder, ForeignEncoderDecoder)):
@@ -71,7 +77,7 @@ class Reader:
         self._check_memory(len(ids))
         has_logits = isinstance(self.model, (Decoder, ForeignDecoder))
         keywords = {"last": 1} if has_logits else {}  # they aren't needed
-        with torch.inference_mode(), watch(self.model) as recording:
+        with torch.inference_mode(), watch(self.model, **self._keep) as recording:
             self.model(torch.tensor([ids]), **keywords)
         return recording
 
@@ -84,7 +90,7 @@ class Reader:
 
         decoder = self.decoder()
         self._check_memory(len(ids) + new)
-        with torch.inference_mode(), watch(decoder) as recording:
+        with torch.inference_mode(), watch(decoder, **self._keep) as recording:
             # The last token that is chosen is never read: one more, so that the last of the
             # answer is.
             for count, _ in enumerate(stream(decoder, ids, new + 1, 0.0)):
