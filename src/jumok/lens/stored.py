@@ -1,9 +1,17 @@
-"""The arrays and calls of a recording that lies in a file, mapped into memory. NumPy alone."""
+"""The arrays and calls of a recording that lies in a file. NumPy alone.
+
+The file is mapped into memory, but what is read of q, k and v bit by bit is read, not mapped: the
+pages of a map stay with the process, and a column touches all of q.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import threading
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,22 +33,69 @@ TYPE_NAMES = {dtype.name: name for name, dtype in _DTYPES.items()} | {"bfloat16"
 """The format's name of each type of numbers."""
 
 
+_CHUNK = 1 << 17  # numbers widened in one go, while they lie in the cache
+
+
+class OpenFile:
+    """A file that is read at any place, by any thread, into memory that is there already."""
+
+    def __init__(self, path: Path) -> None:
+        self._number = os.open(path, os.O_RDONLY)
+        self._own = threading.local()
+        weakref.finalize(self, os.close, self._number)
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # A copy, perhaps in another process, has the mapped arrays alone.
+
+    def read(self, out: np.ndarray[Any, Any], offset: int) -> None:
+        """Fill a whole array with the bytes from `offset` on."""
+        rest = out.reshape(-1).view(np.uint8).data
+        while rest:
+            count = os.preadv(self._number, [rest], offset)
+            if not count:
+                raise OSError("the recording's file has become shorter since it was opened")
+            rest, offset = rest[count:], offset + count
+
+    def read_wide(self, out: np.ndarray[Any, Any], offset: int) -> None:
+        """Fill a float32 array from the bfloat16 numbers from `offset` on."""
+        if not hasattr(self._own, "bits"):
+            self._own.bits = np.empty(_CHUNK, dtype=_DTYPES["BF16"])
+        wide = out.reshape(-1).view(np.uint32)
+        for start in range(0, wide.size, _CHUNK):
+            part = wide[start : start + _CHUNK]
+            bits = self._own.bits[: part.size]
+            self.read(bits, offset + start * bits.itemsize)
+            part[...] = bits
+            part <<= 16
+
+
 class FileArray:
     """A read-only array in a file; what is asked of it comes as a NumPy array, no more is read.
 
-    For what NumPy cannot map as it is: numbers in bfloat16, which are widened to float32 as they
-    are read, and a tensor (B, H, T, …) that was written in several pieces along T.
+    Numbers in bfloat16, which NumPy does not have, are widened to float32 as they are read; a
+    tensor (B, H, T, …) may have been written in several pieces along T.
 
     Args:
         pieces: mapped arrays.
         widen: whether they are the bits of bfloat16.
+        file: the file, to read some heads and tokens of a tensor (B, H, T, D) past the map, and
+        offsets: where in it the pieces begin, in bytes.
     """
 
     device = "cpu"
 
-    def __init__(self, pieces: list[np.ndarray[Any, Any]], *, widen: bool) -> None:
+    def __init__(
+        self,
+        pieces: list[np.ndarray[Any, Any]],
+        *,
+        widen: bool,
+        file: OpenFile | None = None,
+        offsets: Sequence[int] = (),
+    ) -> None:
         self._pieces = pieces
         self._widen = widen
+        self._file = file
+        self._offsets = tuple(offsets)
         tokens = sum(piece.shape[2] for piece in pieces) if len(pieces) > 1 else None
         first = pieces[0].shape
         self.shape = first if tokens is None else (*first[:2], tokens, *first[3:])
@@ -72,6 +127,9 @@ class FileArray:
         return np.ascontiguousarray(whole), "bfloat16" if self._widen else whole.dtype.name
 
     def __getitem__(self, index: Any) -> np.ndarray[Any, Any]:
+        read = self._read(index)
+        if read is not None:
+            return read
         if len(self._pieces) == 1:
             return self._numbers(self._pieces[0][index])
         parts = index if isinstance(index, tuple) else (index,)
@@ -92,6 +150,34 @@ class FileArray:
         axis = sum(isinstance(part, slice) for part in parts[:2])
         return found_parts[0] if len(found_parts) == 1 else np.concatenate(found_parts, axis=axis)
 
+    def _read(self, index: Any) -> np.ndarray[Any, Any] | None:
+        """``[batch, head or heads, tokens]`` read past the map, `None` for any other index."""
+        if self._file is None or self.ndim != 4 or not isinstance(index, tuple):
+            return None
+        if len(index) not in (2, 3) or not _is_inside(index[0], self.shape[0]):
+            return None
+        of_heads, of_tokens = (*index[1:], slice(None))[:2]
+        single = _is_inside(of_heads, self.shape[1])
+        if not (single or _is_run(of_heads)) or not _is_run(of_tokens):
+            return None
+        n_heads, tokens, width = self.shape[1:]
+        batch = int(index[0]) % self.shape[0]
+        heads = [int(of_heads) % n_heads] if single else range(*of_heads.indices(n_heads))
+        start, stop, _ = of_tokens.indices(tokens)
+        result = np.empty((len(heads), max(0, stop - start), width), dtype=self.dtype)
+        read = self._file.read_wide if self._widen else self._file.read
+        for number, head in enumerate(heads):
+            at = 0
+            for piece, offset in zip(self._pieces, self._offsets, strict=True):
+                length = piece.shape[2]
+                low, high = max(start, at), min(stop, at + length)
+                if low < high and width:
+                    row = (batch * n_heads + head) * length + low - at
+                    place = offset + row * width * piece.itemsize
+                    read(result[number, low - start : high - start], place)
+                at += length
+        return result[0] if single else result
+
     def _numbers(self, bits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if not self._widen:
             return bits
@@ -110,7 +196,9 @@ class StoredArrays:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             self._header = json.loads(file.read(length))
-        self._bytes = np.memmap(path, dtype=np.uint8, mode="r", offset=8 + length)
+        self._start = 8 + length
+        self._bytes = np.memmap(path, dtype=np.uint8, mode="r", offset=self._start)
+        self._file = OpenFile(path) if hasattr(os, "preadv") else None
         self._shared: dict[str, Array] = {}
 
     def __getitem__(self, names: str | list[str]) -> Array:
@@ -118,6 +206,16 @@ class StoredArrays:
         pieces = [self._raw(name) for name in _listed(names)]
         widen = self._header[_listed(names)[0]]["dtype"] == "BF16"
         return FileArray(pieces, widen=widen) if widen or len(pieces) > 1 else pieces[0]
+
+    def by_heads(self, names: str | list[str]) -> FileArray:
+        """A tensor (B, H, T, D) of which some heads and tokens are read at a time."""
+        entries = [self._header[name] for name in _listed(names)]
+        return FileArray(
+            [self._raw(name) for name in _listed(names)],
+            widen=entries[0]["dtype"] == "BF16",
+            file=self._file,
+            offsets=[self._start + entry["data_offsets"][0] for entry in entries],
+        )
 
     def _raw(self, name: str) -> np.ndarray[Any, Any]:
         entry = self._header[name]
@@ -143,6 +241,16 @@ class StoredArrays:
 
     def mask(self, tree: Any) -> Mask | None:
         return read_written_mask(tree, self.shared)
+
+
+def _is_inside(index: Any, size: int) -> bool:
+    if isinstance(index, bool) or not isinstance(index, int | np.integer):
+        return False
+    return -size <= int(index) < size
+
+
+def _is_run(index: Any) -> bool:
+    return isinstance(index, slice) and index.step in (None, 1)
 
 
 def _listed(names: str | list[str]) -> list[str]:
@@ -217,9 +325,9 @@ class StoredCall:
         if self._call is None:
             entry, arrays = self.entry, self.arrays
             self._call = AttentionCall(
-                q=arrays[entry["q"]],
-                k=arrays[entry["k"]],
-                v=arrays[entry["v"]] if "v" in entry else None,
+                q=arrays.by_heads(entry["q"]),
+                k=arrays.by_heads(entry["k"]),
+                v=arrays.by_heads(entry["v"]) if "v" in entry else None,
                 mask=arrays.mask(entry["mask"]),
                 bias=arrays.shared(entry["bias"]) if "bias" in entry else None,
                 scale=entry["scale"],
