@@ -158,3 +158,38 @@ def test_special_tokens_are_those_of_the_tokenizer():
     assert list(report.columns)[-4:] == [
         "most_read", "most_read_token", "most_read_share", "special"
     ]  # fmt: skip
+
+
+def test_special_tokens_are_measured_on_the_fly():
+    model, tokenizer = jumok.load("minilm")
+    ids = torch.tensor([tokenizer.encode("apple phone")])
+    special = tokenizer.special_ids
+    with torch.no_grad():
+        with jumok.watch(model, measure=["special"], special=special) as measured:
+            model(ids)
+        with jumok.watch(model) as recording:
+            model(ids)
+    expected = jumok.report(recording, tokenizer, measures=["special"])
+    found = jumok.report(measured)
+    np.testing.assert_allclose(found.columns["special"], expected.columns["special"], atol=1e-6)
+
+
+def test_special_tokens_that_nobody_named_are_refused():
+    model = nn.Linear(2, 2)
+    with pytest.raises(ValueError, match=r"special=tokenizer.special_ids"):
+        jumok.watch(model, measure=["special"])
+    with pytest.raises(ValueError, match=r"goes with measure=\['special'"):
+        jumok.watch(model, special=[1])
+    for wrong in ("[CLS]", 3, ["[CLS]"]):
+        with pytest.raises(TypeError, match="takes the ids of the special tokens"):
+            jumok.watch(model, measure=["special"], special=wrong)
+
+
+def test_tokens_cannot_be_compared_on_the_fly_where_the_model_is_given_none():
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    x = torch.randn(1, 4, 8)
+    with (
+        pytest.raises(ValueError, match="duplicate, induction compares tokens, but the model"),
+        jumok.watch(layer, measure=["entropy", "duplicate", "induction"]),
+    ):
+        layer(x, x, x)

@@ -22,7 +22,7 @@ from torch import Tensor
 from jumok.lens.attention_map import AttentionMap, readable_bytes
 from jumok.lens.call import AttentionCall
 from jumok.lens.chosen_layers import ChosenLayers
-from jumok.lens.heads import MEASURES, head_sums
+from jumok.lens.heads import MEASURES, NEED_IDS, head_sums
 from jumok.lens.hearing import Hearing
 from jumok.lens.keeping import Keeper, read_policy
 from jumok.lens.recording import Recording
@@ -83,17 +83,21 @@ class watch(Hearing):
             says their numbers in the model.
         measure: names from `jumok.lens.heads.MEASURES`: they are computed as the model runs, and
             added up over all its forwards; no tensor is kept. `jumok.report` shows them.
+        special: ids of the special tokens, which the measure ``"special"`` needs:
+            ``tokenizer.special_ids`` of ours, ``tokenizer.all_special_ids`` of transformers'.
         gradients: keep also the gradient of each attention's output, (B, H, Tq, Dv), when
             ``backward`` runs, inside or after the block: what `jumok.relevance` needs. The
             forward must run with gradients; its results and gradients are the same as without.
 
     Raises:
         TypeError: `model` is no `torch.nn.Module`, `dtype` no `torch.dtype`, `layers` or `heads`
-            no numbers.
-        ValueError: an unknown `keep`, `to` or measure, or options that exclude each other; while
-            the model runs: a record that would not fit into memory, a head that is not there, a
-            batch that is reordered between steps (beam search); when the block has ended: no
-            attention was heard, and the message says which modules ran and what to do.
+            no numbers, `special` no ids.
+        ValueError: an unknown `keep`, `to` or measure, the measure ``"special"`` without the ids,
+            or options that exclude each other; while the model runs: a record that would not fit
+            into memory, a head that is not there, a batch that is reordered between steps (beam
+            search), a measure that compares tokens where the model is given no ids; when the
+            block has ended: no attention was heard, and the message says which modules ran and
+            what to do.
     """
 
     def __init__(
@@ -107,12 +111,14 @@ class watch(Hearing):
         layers: int | str | Iterable[int | str] | None = None,
         heads: int | Iterable[int] | None = None,
         measure: Sequence[str] | None = None,
+        special: Iterable[int] | None = None,
         gradients: bool = False,
     ) -> None:
         super().__init__(model, "watch")
         self._recording = Recording(type(model).__name__)
         policy = read_policy(keep, dtype, to, heads)
         self._measure = _read_measure(measure, dtype, to, file)
+        self._special = _read_special(special, self._measure)
         if file is not None and to != "disk":
             raise ValueError(f"watch(…, file={os.fspath(file)!r}) goes with to='disk'")
         self._file = None if file is None else Path(file)
@@ -302,9 +308,17 @@ class watch(Hearing):
             tally = self._tallies[name, place] = Tally(full_name, heads)
             self._recording.append(AttentionMap(tally))
         ids = self._new_ids
+        needing = [measure for measure in self._measure if measure in NEED_IDS]
+        if needing and ids is None:
+            raise ValueError(
+                f"watch(…, measure=…): {', '.join(needing)} compares tokens, but the model was "
+                f"given no token ids, integers (batch, tokens). Leave it out, or give the model "
+                f"its ids"
+            )
         if ids is not None and ids.shape != (call.shape[0], call.shape[3]):
             ids = None
-        tally.add(head_sums(call, self._measure, ids=ids), call.shape)
+        sums = head_sums(call, self._measure, ids=ids, special=self._special)
+        tally.add(sums, call.shape)
 
     def _goes_on(self, name: str, call: AttentionCall) -> tuple[Track | None, int]:
         """The earlier record of a module that a call goes on with, and how many keys they share."""
@@ -348,3 +362,25 @@ def _read_measure(
     if dtype is not None or to is not None or file is not None:
         raise ValueError("watch(…, measure=…) keeps no tensors: leave out dtype, to and file")
     return names
+
+
+def _read_special(special: Any, measure: tuple[str, ...] | None) -> tuple[int, ...] | None:
+    is_measured = measure is not None and "special" in measure
+    if special is None:
+        if is_measured:
+            raise ValueError(
+                "watch(…, measure=['special']): which tokens are special is known to the "
+                "tokenizer; say so with special=tokenizer.special_ids (of a transformers "
+                "tokenizer: special=tokenizer.all_special_ids)"
+            )
+        return None
+    if not is_measured:
+        raise ValueError("watch(…, special=…) goes with measure=['special', …]")
+    is_iterable = isinstance(special, Iterable) and not isinstance(special, str | bytes)
+    ids = tuple(special) if is_iterable else (None,)
+    if not all(hasattr(one, "__index__") for one in ids):
+        raise TypeError(
+            f"watch(…, special=…) takes the ids of the special tokens, such as "
+            f"tokenizer.special_ids; got {special!r}"
+        )
+    return tuple(int(one) for one in ids)
