@@ -68,6 +68,7 @@ def test_every_index_gives_what_lies_there(tmp_path, monkeypatch, dtype, pieces)
     only_mapped = FileArray(mapped, widen=widen)
     for array in (read, only_mapped, copied):
         assert array.shape == values.shape
+        assert array.__dlpack_device__() == values.__dlpack_device__()
         for index in INDICES:
             found = array[index]
             assert found.dtype == values.dtype
