@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from contextlib import ExitStack
 from contextvars import ContextVar
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -17,8 +18,22 @@ from torch import Tensor
 from jumok.lens.taps import Heard, Listener, transformers_functions
 from jumok.lens.taps.stance import uncompiled
 
+_graph_task = torch._C._current_graph_task_id
+
 # Those that are open in this context (thread, asyncio task).
 _open: ContextVar[tuple[Hearing, ...]] = ContextVar("jumok_hearings", default=())
+
+
+# Modules of one function that is neither attention nor a linear map: the caller's hooks are enough.
+_ATOMS = frozenset({
+    torch.nn.Dropout, torch.nn.Identity, torch.nn.Embedding, torch.nn.GELU, torch.nn.SiLU,
+    torch.nn.ReLU, torch.nn.Tanh, torch.nn.Sigmoid,
+})  # fmt: skip
+
+
+def _is_altered(module: torch.nn.Module) -> bool:
+    """Whether somebody has put another forward, or other modules, into one."""
+    return "forward" in vars(module) or bool(module._modules)
 
 
 class _Thread(threading.local):
@@ -56,6 +71,8 @@ class Hearing:
         """Path and class name of the modules that ran, in order."""
         self.forwards = 0
         """Number of forwards that have begun."""
+        self.follows_output = True
+        """Whether it matters what takes the output of the call that was heard last."""
         self._stack: list[torch.nn.Module] = []
         self._thread = 0
         self._exits: ExitStack | None = None
@@ -91,6 +108,9 @@ class Hearing:
             if isinstance(module, torch.jit.ScriptModule):
                 self._note_script(module)
                 continue
+            if type(module) in _ATOMS and module is not self.model and not _is_altered(module):
+                self._note_once(module)
+                continue
             before = module.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True)
             after = module.register_forward_hook(self._after, always_call=True)
             self._exits.callback(before.remove)
@@ -98,6 +118,18 @@ class Hearing:
         self._exits.enter_context(transformers_functions(_listening))
         _open.set((*_open.get(), self))
         self._exits.callback(self._end)
+
+    def _note_once(self, module: torch.nn.Module) -> None:
+        """Note that a module ran which nothing can be heard in, and take no time afterwards."""
+
+        def ran(module: torch.nn.Module, args: Any) -> None:
+            if self._stack and self._is_mine(module):
+                self.ran[self.names[module]] = type(module).__name__
+                handle.remove()
+
+        handle = module.register_forward_pre_hook(ran)
+        assert self._exits is not None
+        self._exits.callback(handle.remove)
 
     def _note_script(self, module: torch.jit.ScriptModule) -> None:
         """Say of a scripted or traced module that attends, and is no part of another, so."""
@@ -134,9 +166,9 @@ class Hearing:
 
     def _is_mine(self, module: torch.nn.Module) -> bool:
         """Whether a module runs for this one: in its context, and in its thread."""
-        if torch._C._current_graph_task_id() != -1:
+        if _graph_task() != -1:
             return False  # a backward pass runs it once more, for a checkpoint of activations
-        inside = self in _open.get() and threading.get_ident() == self._thread
+        inside = self in _open.get() and get_ident() == self._thread
         return inside and module in self.names
 
     def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -147,24 +179,31 @@ class Hearing:
             self.forward_begins(module, args, kwargs)
         self._stack.append(module)
         self.ran[self.names[module]] = type(module).__name__
-        if _running.depth == 0:
+        running = _running.__dict__  # of this thread; an attribute would look it up each time
+        depth = running.get("depth", 0)
+        if depth == 0:
             _running.listener = Listener(_heard, _unheard)
             _running.exits = ExitStack()
             _running.exits.enter_context(_running.listener)
-        _running.depth += 1
+        running["depth"] = depth + 1
 
     def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         # A hook that runs although its module's pre-hook did not (an error before it) is no exit.
-        if self._is_mine(module) and module in self._stack:
-            if _running.listener is not None:
-                _running.listener.module_ran(module, args, output)
+        stack = self._stack
+        if not stack or not self._is_mine(module):
+            return
+        if stack[-1] is module or module in stack:
+            listener = _running.listener
+            if listener is not None:
+                listener.module_ran(module, args, output)
             while self._leave() is not module:
                 pass
 
     def _leave(self) -> torch.nn.Module:
         module = self._stack.pop()
-        _running.depth -= 1
-        if _running.depth:
+        running = _running.__dict__
+        depth = running["depth"] = running.get("depth", 0) - 1
+        if depth:
             self.module_ends(forward_is_over=False)
             return module
         _running.exits.close()
@@ -188,10 +227,14 @@ def _listening_now() -> list[Hearing]:
 
 
 def _heard(heard: Heard, output: Tensor) -> Tensor | None:
-    replaced = None
+    replaced, follows = None, False
     for hearing in _listening_now():
         other = hearing.hear(hearing.here, heard, output if replaced is None else replaced)
         replaced = replaced if other is None else other
+        follows = follows or hearing.follows_output
+    if not follows:
+        heard.is_followed = False
+        return replaced
     # The output is still followed to the linear map that takes it, by the shapes alone.
     heard.q, heard.k, heard.v = (_only_the_shape(x) for x in (heard.q, heard.k, heard.v))
     heard.mask = heard.bias = heard.lse = None

@@ -91,14 +91,17 @@ class Keeper:
         """
         sizes: dict[int, int] = {}
         three = {"q": heard.q, "k": heard.k, "v": heard.v}
-        for tensor in three.values():
-            key = tensor.untyped_storage().data_ptr()
+        storages: dict[str, tuple[int, int]] = {}
+        for name, tensor in three.items():
+            storage = tensor.untyped_storage()
+            key = storage.data_ptr()
+            storages[name] = key, storage.nbytes()
             sizes[key] = sizes.get(key, 0) + own_bytes(tensor)
         referable = set()
         for name, tensor in three.items():
-            storage = tensor.untyped_storage()
-            pinned = storage.nbytes() > sizes[storage.data_ptr()] + 4096
-            if not (tensor.is_inference() or tensor._version > 0 or pinned):
+            key, whole = storages[name]
+            pinned = whole > sizes[key] + 4096
+            if not (pinned or tensor.is_inference() or tensor._version > 0):
                 referable.add(name)
         call = AttentionCall(
             q=heard.q.detach(),

@@ -20,12 +20,13 @@ class Rows:
         self._pieces: list[Tensor] = []
         self._buffer: Tensor | None = None
         self._used = 0
+        self._length = 0
         self.names: list[str] = []
         """Names of the pieces that lie in a file: the first ones."""
 
     def __len__(self) -> int:
         """How many rows there are: T."""
-        return sum(piece.shape[2] for piece in self._pieces) + self._used
+        return self._length
 
     @property
     def nbytes(self) -> int:
@@ -45,6 +46,7 @@ class Rows:
 
     def append(self, rows: Tensor) -> None:
         """Add rows at the end; the first ones are held as they are."""
+        self._length += rows.shape[2]
         if not self._pieces:
             self._pieces = [rows]
             return
@@ -58,8 +60,11 @@ class Rows:
                 self._buffer = torch.empty(shape, dtype=like.dtype, device=like.device)
                 if old is not None:
                     self._buffer[:, :, :used] = old[:, :, :used]
-        with torch.inference_mode(False), torch.no_grad():
-            self._buffer[:, :, self._used : needed] = rows
+        if torch.is_grad_enabled() or torch.is_inference_mode_enabled():
+            with torch.inference_mode(False), torch.no_grad():
+                self._buffer.narrow(2, self._used, rows.shape[2]).copy_(rows)
+        else:  # as while a model writes: nothing to switch off
+            self._buffer.narrow(2, self._used, rows.shape[2]).copy_(rows)
         self._used = needed
 
     def may_become(self, rows: Tensor) -> bool:
@@ -70,6 +75,7 @@ class Rows:
     def replace(self, rows: Tensor) -> None:
         """Hold this tensor in place of everything: it begins with the same rows."""
         self._pieces, self._buffer, self._used = [rows], None, 0
+        self._length = rows.shape[2]
 
     @property
     def is_split(self) -> bool:

@@ -23,15 +23,18 @@ from jumok.masks import (
 def without_free_slots(call: AttentionCall) -> AttentionCall:
     """The call without keys at its end that are all zero and hidden from every query."""
     _, _, n_queries, n_keys = call.shape
-    if call.mask is None or n_keys <= n_queries or bool(call.k[:, :, -1].any()):
+    mask = call.mask
+    if mask is None or n_keys <= n_queries or (type(mask) is Causal and mask.offset is None):
+        return call  # the last query sees the last key
+    if bool(call.k[:, :, -1].any()):
         return call
-    stop = call.mask.visible_columns(range(n_queries), n_queries, n_keys).stop
+    stop = mask.visible_columns(range(n_queries), n_queries, n_keys).stop
     if stop == n_keys:
         # The rule does not know by itself; so look which keys are zero, and ask.
         stop = _written(call.k)
     elif bool((rest := call.k[:, :, stop:]).any()):
         stop += _written(rest)
-    tile: Any = call.mask.tile(range(n_queries), range(stop, n_keys), n_queries, n_keys, call.q)
+    tile: Any = mask.tile(range(n_queries), range(stop, n_keys), n_queries, n_keys, call.q)
     if tile is True or (tile is not False and bool(tile.any())):
         return call
     bias = call.bias
@@ -41,7 +44,7 @@ def without_free_slots(call: AttentionCall) -> AttentionCall:
         call,
         k=call.k[:, :, :stop],
         v=None if call.v is None else call.v[:, :, :stop],
-        mask=_first_keys(call.mask, stop, n_queries, n_keys),
+        mask=_first_keys(mask, stop, n_queries, n_keys),
         bias=bias,
     )
 

@@ -67,6 +67,8 @@ class Room:
             self._forward, self._calls = forward, 0
         self._calls += 1
         size = _kept_bytes(call, shared, self._policy)
+        if size * max((self._most or len(modules)) - self._calls + 1, 1) < _LARGE:
+            return
         alike = self._most
         if not alike:
             paths = [path for one, path in modules.items() if type(one) is type(module)]

@@ -137,7 +137,9 @@ class Track:
             self._extend("v", self._v, call.v, shared, "v" in refer)
         if self._norms_now:
             values = call.v[:, :, shared:]
-        self._unsettled.append((heard, values, None if values is None else version_of(values)))
+        if self.awaits_projection:
+            version = None if values is None else version_of(values)
+            self._unsettled.append((heard, values, version))
         if first and call.sinks is not None:
             self._guard("sinks", call.sinks, True)
             self._sinks = call.sinks.to(self._q.like.device)
@@ -223,6 +225,11 @@ class Track:
         self._unguard("mask")
 
     # -- what comes after the call ------------------------------------------------------------
+
+    @property
+    def awaits_projection(self) -> bool:
+        """Whether it still matters what takes a call's output: the first found map is kept."""
+        return self._projection is None or self._norms_now
 
     def settle(self, *, forward_is_over: bool) -> bool:
         """Take over what the functions after the attention have shown: its output projection.

@@ -254,6 +254,7 @@ class watch(Hearing):
 
     def hear(self, name: str, heard: Heard, output: Tensor) -> Tensor | None:
         """Put one call into the map it belongs to."""
+        self.follows_output = False
         number = self._modules.setdefault(name, len(self._modules))
         if not self._layers.include(number, name):
             return None
@@ -279,6 +280,7 @@ class watch(Hearing):
         else:
             track.add(heard, call, refer, shared, self.forwards)
             self._append_ids(track)
+        self.follows_output = track.awaits_projection
         self._unsettled.append(track)
         return self._with_gradient(track.name, output) if self._gradients else None
 
@@ -331,6 +333,8 @@ class watch(Hearing):
 
     def module_ends(self, *, forward_is_over: bool) -> None:
         """Take over what came after the last calls: their output projections."""
+        if not self._unsettled:
+            return
         waiting, self._unsettled = self._unsettled, []
         for track in waiting:
             if not track.settle(forward_is_over=forward_is_over):

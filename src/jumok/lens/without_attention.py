@@ -9,7 +9,7 @@ weights. The signs name what is missing and never change what is recorded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 # Token mixers of the literature that form no (queries, keys) weights, as people name them.
@@ -56,8 +56,13 @@ def without_attention(model: Any, ran: Mapping[str, str], heard: Iterable[str]) 
     return {name: found[name] for name in modules if name in found}
 
 
-def _inside(name: str, found: Iterable[str]) -> bool:
-    return any(name.startswith(other + ".") for other in found)
+def _inside(name: str, found: Container[str]) -> bool:
+    """Whether a module lies inside one of others."""
+    while name:
+        name = name.rpartition(".")[0]
+        if name and name in found:
+            return True
+    return False
 
 
 def _is_mixer(name: str, module: Any) -> bool:

@@ -139,30 +139,28 @@ class HandTap:
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self._followed: dict[int, _Followed] = {}
+        self.followed: dict[int, _Followed] = {}
+        """What is followed, by the tensors' ids; empty most of the time."""
         self._seen = SeenMasks()
-
-    def __bool__(self) -> bool:
-        return bool(self._followed)
 
     def forget(self) -> None:
         """Follow nothing any more."""
-        self._followed.clear()
+        self.followed.clear()
         self._seen.forget()
 
     def value(self, tensor: Any) -> Value | None:
         """What is known of a tensor."""
-        found = self._followed.get(id(tensor))
+        found = self.followed.get(id(tensor))
         if found is None or found.reference() is not tensor or not isinstance(tensor, Tensor):
             return None
         if found.version is not None and found.version != tensor._version:
             self.written(tensor)
-            return self._followed[id(tensor)].value
+            return self.followed[id(tensor)].value
         return found.value
 
     def follow(self, tensor: Tensor, value: Value) -> None:
         """Remember what a tensor is, as long as it lives."""
-        key, followed = id(tensor), self._followed
+        key, followed = id(tensor), self.followed
 
         def gone(_: weakref.ref[Tensor], key: int = key) -> None:
             followed.pop(key, None)
@@ -172,13 +170,13 @@ class HandTap:
 
     def wrote(self, tensor: Tensor) -> None:
         """A function that is seen has just written to a tensor: that one write is accounted for."""
-        found = self._followed.get(id(tensor))
+        found = self.followed.get(id(tensor))
         if found is not None and found.version is not None and found.reference() is tensor:
             found.version += found.version + 1 == tensor._version
 
     def written(self, tensor: Tensor) -> None:
         """A tensor was written to by something that is not understood."""
-        found = self._followed.get(id(tensor))
+        found = self.followed.get(id(tensor))
         if found is not None and found.reference() is tensor:
             self.follow(tensor, Opaque(found.value.layout, "the scores were written to in place"))
 

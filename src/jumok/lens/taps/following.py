@@ -691,18 +691,8 @@ def _is_repeated(args: Any, result: Any) -> bool:
     return bool(result.ndim > 3)
 
 
-_questions: dict[Any, Question | None] = {}
-
-
-def gives_birth(function: Any, args: Any, result: Any) -> bool:
-    """Whether a function may begin something; every function of a model asks, so it is fast."""
-    question = _questions.get(function, _is_product)
-    if question is _is_product and function not in _questions:
-        question = _questions[function] = _question(function)
-    return question is not None and question(args, result)
-
-
-def _question(function: Any) -> Question | None:
+def question_of(function: Any) -> Question | None:
+    """What tells whether a call of a function may begin something; `None` if none does."""
     name = getattr(function, "__name__", "").strip("_")
     if name in OUTER:
         return is_outer

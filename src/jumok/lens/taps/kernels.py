@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jumok.lens.taps.heard import Heard
+from jumok.masks import Causal, Mask
 
 aten = torch.ops.aten
 
@@ -43,9 +44,15 @@ class LseReader(TorchDispatchMode):
         return result
 
 
+def _sees_itself(mask: Mask, heard: Heard) -> bool:
+    """Whether every query sees a key, by the kind of the rule alone."""
+    n_queries, n_keys = heard.q.shape[2], heard.k.shape[2]
+    return type(mask) is Causal and mask.offset is None and n_queries <= n_keys
+
+
 def lse_of_empty_rows(lse: Tensor, heard: Heard) -> Tensor:
     """−inf for rows that see nothing, where a kernel says 0 (torch's CPU flash kernel does)."""
-    if heard.mask is None and heard.bias is None:
+    if heard.bias is None and (heard.mask is None or _sees_itself(heard.mask, heard)):
         return lse
     suspects = lse == 0
     if not bool(suspects.any()):

@@ -33,7 +33,7 @@ from torch.overrides import (
 from jumok import fused
 from jumok.lens.taps import flash, flex, multi_head, sdpa, transforms
 from jumok.lens.taps.by_hand import HandTap
-from jumok.lens.taps.following import Follower, gives_birth
+from jumok.lens.taps.following import Follower, Question, question_of
 from jumok.lens.taps.heard import Heard
 from jumok.lens.taps.kernels import lse_of_empty_rows
 from jumok.lens.taps.mask_reader import MaskReader
@@ -47,8 +47,44 @@ OnHeard = Callable[[Heard, Tensor], Tensor | None]
 Hear = Callable[["Listener", Any, Any, Any], Any]
 """Runs and hears a function: (listener, function, args, kwargs) → what the function returns."""
 
-_UNKNOWN: Any = object()
-_hearings: dict[Any, Hear | None] = {}
+# What only tells something of a tensor. A model asks for shapes and types more often than it
+# computes, and a function mode is called each time.
+_TELLING = frozenset({
+    "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "grad_fn", "is_cpu",
+    "is_cuda", "is_mps", "is_meta", "is_xla", "is_xpu", "is_sparse", "is_nested", "is_quantized",
+    "itemsize", "nbytes", "size", "dim", "ndimension", "numel", "nelement", "stride",
+    "storage_offset", "element_size", "data_ptr", "get_device", "is_floating_point", "is_complex",
+    "is_contiguous", "is_inference", "__len__", "__bool__", "__int__", "__float__", "item",
+})  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Plan:
+    """What is done about a function, the same for each of its calls."""
+
+    passes: bool
+    """It makes no tensor."""
+    hear: Hear | None
+    """It is attention by itself."""
+    question: Question | None
+    """Whether a call of it begins something that is followed."""
+    name: str
+
+
+_plans: dict[Any, _Plan] = {}
+
+
+def _plan_of(function: Any) -> _Plan:
+    """The plan for a function; made once."""
+    name = getattr(function, "__name__", "")
+    if name == "__get__":
+        passes = getattr(getattr(function, "__self__", None), "__name__", "") in _TELLING
+    else:
+        its_own = function in (getattr(Tensor, name, None), getattr(torch, name, None))
+        passes = name in _TELLING and its_own
+    hear = None if passes else _hearing_of(function)
+    plan = _plans[function] = _Plan(passes, hear, question_of(function), name)
+    return plan
 
 
 def _hearing_of(function: Any) -> Hear | None:
@@ -80,25 +116,26 @@ class Listener(TorchFunctionMode):
         self.is_muted = False
         self.masks = MaskReader()
         self._outputs = OutputFollower()
+        self._ways = self._outputs.ways
         self._by_hand = HandTap(self)
+        self._scores = self._by_hand.followed
         self._follower = Follower(self._by_hand)
 
     def __torch_function__(
         self, func: Any, classes: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        plan = _plans.get(func) or _plan_of(func)
+        if plan.passes or self.is_muted:
+            return func(*args, **kwargs) if kwargs else func(*args)
         kwargs = kwargs or {}
-        if self.is_muted:
-            return func(*args, **kwargs)
-        hear = _hearings.get(func, _UNKNOWN)
-        if hear is _UNKNOWN:
-            hear = _hearings[func] = _hearing_of(func)
-        if hear is not None:
-            return hear(self, func, args, kwargs)
+        if plan.hear is not None:
+            return plan.hear(self, func, args, kwargs)
         result = func(*args, **kwargs)
-        if self._by_hand or gives_birth(func, args, result):
+        question = plan.question
+        if self._scores or (question is not None and question(args, result)):
             result = self._follower.step(func, args, kwargs, result)
-        if self._outputs:
-            self._outputs.step(func.__name__, args, kwargs, result)
+        if self._ways:
+            self._outputs.step(plan.name, args, kwargs, result)
         return result
 
     def forget(self) -> None:
@@ -188,7 +225,7 @@ class Listener(TorchFunctionMode):
 
     def module_ran(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         """Look at a module that has returned: it may be what takes an attention's output."""
-        if self._outputs:
+        if self._ways:
             with self.muted():
                 self._outputs.module_ran(module, args, output)
 

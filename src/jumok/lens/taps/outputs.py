@@ -85,16 +85,14 @@ class OutputFollower:
     """Follows the outputs of attention calls through the functions that take them."""
 
     def __init__(self) -> None:
-        self._ways: list[_Way] = []
-
-    def __bool__(self) -> bool:
-        return bool(self._ways)
+        self.ways: list[_Way] = []
+        """What is followed; empty most of the time."""
 
     def forget(self) -> None:
         """Follow nothing any more."""
-        for way in self._ways:
+        for way in self.ways:
             _settle(way)
-        self._ways.clear()
+        self.ways.clear()
 
     def start(self, output: Tensor, by_heads: Tensor, heard: Heard) -> None:
         """Follow the output of a call; `by_heads` is that as (B, H, Tq, Dv)."""
@@ -103,7 +101,7 @@ class OutputFollower:
             ends = torch.stack([by_heads[0, :, 0], by_heads[-1, :, -1]]).detach().flatten(1)
         way = _Way(heard, ends)
         way.tensors[id(output)] = _Followed(output, way, (Term(1.0, ()),))
-        self._ways.append(way)
+        self.ways.append(way)
 
     def step(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Look at a function that has run."""
@@ -112,7 +110,7 @@ class OutputFollower:
             for argument in tensors_in((*args, *kwargs.values()))
             if (followed := self._followed(argument)) is not None
         ]
-        for way in [way for way in self._ways if way.spoiled]:
+        for way in [way for way in self.ways if way.spoiled]:
             way.spoiled += 1
             if way.spoiled > _PATIENCE:
                 self._end(way)
@@ -163,7 +161,7 @@ class OutputFollower:
     # -- one step -----------------------------------------------------------------------------
 
     def _followed(self, tensor: Tensor) -> _Followed | None:
-        for way in self._ways:
+        for way in self.ways:
             found = way.tensors.get(id(tensor))
             if found is not None and found.tensor is tensor:
                 return found
@@ -196,7 +194,7 @@ class OutputFollower:
 
     def _end(self, way: _Way) -> None:
         _settle(way)
-        self._ways.remove(way)
+        self.ways.remove(way)
 
 
 def _settle(way: _Way) -> None:
