@@ -79,6 +79,9 @@ def test_what_the_numbers_mean() -> None:
     for part in ("positions it wrote the answer with", "an even reader", "not what it could do",
                  "a sink", "the marks of a chat", "layers 0–1"):  # fmt: skip
         assert part in said
+    assert "(--generate N" in said
+    encoder = dataclasses.replace(POLICY, causal=False, answered=False)
+    assert "(--model smollm2 --generate N" in " ".join(meaning(encoder))
     raw = dataclasses.replace(POLICY, measure="raw", note="as asked for")
     assert "is the attention weight" in meaning(raw)[0]
     assert "as asked for" in meaning(raw)[0]

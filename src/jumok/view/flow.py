@@ -51,6 +51,19 @@ def paragraph(*parts: str | tuple[str, str]) -> Flow:
     return Flow(words)
 
 
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most so many cells, broken between words; a sign of Hangul takes two."""
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) > width:
+            lines.append("")
+        *whole, word = chop_cells(word, width)
+        if whole:
+            lines[-1:] = [line for line in [lines[-1]] if line] + whole + [""]
+        lines[-1] += f" {word}" if lines[-1] else word
+    return lines
+
+
 def indented(part: RenderableType) -> RenderableType:
     return Padding(part, (0, 0, 0, 2))
 

@@ -4,7 +4,6 @@ Above the map stands the answer in words; the columns have the numbers of the ro
 """
 
 import math
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from jumok.view.figure import (
     new_figure,
     thinned,
 )
+from jumok.view.flow import wrapped
 from jumok.view.fonts import font_family
 from jumok.view.segment_wording import column_heads, cut_name, headline, read_by, title
 
@@ -52,7 +52,7 @@ def segment_figure(data: Segments, *, width: float = 16.0) -> "Figure":
     names = [
         f"{number + 1}  {cut_name(one.name, MOST_NAME)}" for number, one in enumerate(data.segments)
     ]
-    said = textwrap.wrap(" ".join(headline(data)), max(int(width * 6.2), 20))
+    said = wrapped(" ".join(headline(data)), max(int(width * 6.2), 20))
     made = new_figure(width / 2.54, (3.2 + 0.42 * len(said) + _height(rows, width)) / 2.54)
     made.set_layout_engine("constrained")
     axes = made.subplots()

@@ -180,7 +180,8 @@ def markdown(data: Segments) -> str:
     lines += ["", f"| reads ↓, in % of → | {' | '.join(heads)} |", f"|:--|{'--:|' * len(heads)}"]
     for number, (one, row) in enumerate(zip(data.segments, _cells(data, 1), strict=True)):
         lines.append(f"| {_escaped(_row(number, one.name))} | {' | '.join(row)} |")
-    lines += ["", *map(_escaped, [*heads_named(data), *meaning(data)])]
+    for line in [*heads_named(data), *meaning(data)]:
+        lines += ["", _escaped(line)]
     return "\n".join(lines)
 
 

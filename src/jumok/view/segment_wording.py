@@ -183,7 +183,8 @@ def meaning(data: Segments) -> list[str]:
         "long passage gets more by its length alone, × takes that out. What stands near the "
         "reader is read more in every text.",
         "It shows where the model looks, not what it could do without: leave a passage out and "
-        "ask again to know that (--generate N --leave-out)."
+        f"ask again to know that ({'' if data.causal else '--model smollm2 '}--generate N "
+        "--leave-out)."
         if data.losses is None
         else "Without: the model read the prompt once more without the passage; ÷8 says that the "
         "same answer, word for word, is then 8 times less likely. What two passages both say "
