@@ -380,6 +380,72 @@ def test_a_reading_that_disagrees_with_the_softmax_is_not_recorded(monkeypatch):
     torch.testing.assert_close(recording[0][...], model.weights[-1], atol=1e-6, rtol=1e-5)
 
 
+# -- writes in place ----------------------------------------------------------------------------
+
+
+def padded_by_views(scores, q, k):
+    for b, n in enumerate((4, T)):
+        scores[b, :, :, n:].fill_(-math.inf)
+
+
+def a_slice_times_three(scores, q, k):
+    scores[:, :, 3:4].mul_(3.0)
+
+
+def an_element_of_the_batch(scores, q, k):
+    scores.unbind(0)[0].mul_(2.0)
+
+
+def through_detach(scores, q, k):
+    scores.detach()[0].mul_(3.0)
+
+
+def through_data(scores, q, k):
+    scores.data[0] *= 3
+
+
+def a_row_of_queries(scores, q, k):
+    q[:, :, 3].zero_()
+
+
+def an_element_of_the_keys(scores, q, k):
+    k[0].zero_()
+
+
+def through_numpy(scores, q, k):
+    scores.numpy()[0] *= 3  # below any function of torch: the softmax that ran tells
+
+
+@pytest.mark.filterwarnings("ignore:of 1 attention modules the T × T weights")
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("when", ["scores", "softmax"])
+@pytest.mark.parametrize(
+    "write",
+    [padded_by_views, a_slice_times_three, an_element_of_the_batch, through_detach, through_data,
+     a_row_of_queries, an_element_of_the_keys, through_numpy],
+    ids=lambda f: f.__name__,
+)  # fmt: skip
+def test_a_write_to_what_is_followed(write, when, context):
+    """Whatever is written to in between, the map is the softmax that ran."""
+
+    def function(show, q, k, v):
+        q, k = q.clone(), k.clone()
+        scores = q @ k.mT
+        if when == "scores":
+            write(scores, q, k)
+        weights = show(scores.softmax(-1))
+        if when == "softmax":
+            write(scores, q, k)
+        return weights @ v
+
+    model = Call(function)
+    with context():
+        plain = model(Q, K, V)
+        with jumok.watch(model) as recording:
+            assert torch.equal(model(Q, K, V), plain)
+        torch.testing.assert_close(recording[0][...], model.weights[-1], atol=2e-6, rtol=1e-5)
+
+
 # -- what is no attention ---------------------------------------------------------------------
 
 

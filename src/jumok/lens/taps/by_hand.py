@@ -36,6 +36,7 @@ from jumok.lens.taps.score_masks import SeenMasks
 from jumok.lens.taps.score_reading import Reading, read
 from jumok.lens.taps.scores import CannotRead, Scores
 from jumok.lens.taps.transforms import is_batched
+from jumok.lens.taps.writes import memory_of
 
 if TYPE_CHECKING:
     from jumok.lens.taps.listener import Listener
@@ -66,8 +67,8 @@ class Opaque:
 class Exponential:
     """exp(scores)."""
 
-    of: Scores
-    layout: Layout
+    of: Scores | Opaque
+    layout: Layout | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +101,7 @@ class Total:
     """The sum of exponentials or weights over one dimension, which is kept with size 1."""
 
     of: Exponential | Weights
-    layout: Layout
+    layout: Layout | None
     summed: tuple[Axis, ...]
 
 
@@ -178,7 +179,26 @@ class HandTap:
         """A tensor was written to by something that is not understood."""
         found = self.followed.get(id(tensor))
         if found is not None and found.reference() is tensor:
-            self.follow(tensor, Opaque(found.value.layout, "the scores were written to in place"))
+            self.follow(tensor, _written(found.value))
+
+    def overwrote(self, target: Tensor) -> None:
+        """A function has written to a tensor; others may be views of it, or made of it."""
+        memory = memory_of(target)
+        if memory is None:
+            return
+        for found in [*self.followed.values()]:
+            tensor = found.reference()
+            if tensor is None:
+                continue
+            if tensor is not target and memory_of(tensor) == memory:
+                self.written(tensor)
+            elif any(memory_of(part) == memory for part in _parts(found.value)):
+                found.value = _spoiled(found.value)
+
+    def is_made_of(self, value: Value, target: Tensor) -> bool:
+        """Whether scores are made of what a tensor held before it was written to."""
+        memory = memory_of(target)
+        return memory is not None and any(memory_of(part) == memory for part in _parts(value))
 
     # -- the softmax --------------------------------------------------------------------------
 
@@ -267,6 +287,55 @@ def derived(value: Weights, operand: Tensor, layout: Layout) -> Weights:
     if value.reading is None and ran is None and value.sink is None:
         ran = Term(operand, value.layout)
     return dataclasses.replace(value, layout=layout, ran=ran)
+
+
+def _written(value: Value) -> Value:
+    """What a tensor is after something unknown was written to it."""
+    if isinstance(value, Plain):
+        return Plain(value.layout)
+    if isinstance(value, Weights):
+        why = "the weights were written to in place"
+        return dataclasses.replace(value, reading=None, why=why, ran=None)
+    if isinstance(value, LogWeights):
+        of = _written(value.of)
+        assert isinstance(of, Weights)
+        return LogWeights(of, value.layout)
+    is_sum = isinstance(value, Opaque) and value.is_sum
+    unknown = Opaque(value.layout, "the scores were written to in place", is_sum)
+    return Exponential(unknown, value.layout) if isinstance(value, Exponential) else unknown
+
+
+def _parts(value: Value) -> list[Tensor]:
+    """The tensors that a record of a value would be made of."""
+    if isinstance(value, Scores):
+        terms = [side for product in value.products for side in (product.left, product.right)]
+        terms += [term for term, _ in value.addends] + [fill.where for fill in value.fills]
+        terms += [] if value.sinks is None else [value.sinks]
+        return [term.tensor for term in terms]
+    if isinstance(value, Weights) and value.reading is not None:
+        reading = value.reading
+        held = (reading.q, reading.k.tensor, reading.bias, reading.sinks)
+        return [tensor for tensor in held if tensor is not None]
+    if isinstance(value, Plain) and value.source is not None:
+        return [value.source.tensor]
+    if isinstance(value, (Exponential, LogWeights, Total, LogTotal)):
+        return _parts(value.of)
+    return []
+
+
+def _spoiled(value: Value) -> Value:
+    """What a tensor is after something that it was made of, and not itself, was written to."""
+    why = "queries, keys or a bias were written to before the values were read"
+    if isinstance(value, Plain):
+        return Plain(value.layout)
+    if isinstance(value, Weights):
+        return dataclasses.replace(value, reading=None, why=why, ran=None)
+    if isinstance(value, LogWeights):
+        of = _spoiled(value.of)
+        assert isinstance(of, Weights)
+        return LogWeights(of, value.layout)
+    unknown = Opaque(value.layout, why)
+    return Exponential(unknown, value.layout) if isinstance(value, Exponential) else unknown
 
 
 def is_parameter(tensor: Tensor) -> bool:

@@ -37,6 +37,7 @@ from jumok.lens.taps.by_hand import (
 from jumok.lens.taps.heard import tensors_in
 from jumok.lens.taps.products import PRODUCTS, Products, labelled
 from jumok.lens.taps.scores import Scores
+from jumok.lens.taps.writes import targets
 
 Rule = Callable[["Follower", Any, Any, Any], Value | None]
 """(follower, args, kwargs, result) → what the result is."""
@@ -53,13 +54,19 @@ class Follower:
 
     def step(self, function: Any, args: Any, kwargs: Any, result: Any) -> Any:
         """Look at a function that has run; answers with its result, or with what replaces it."""
-        name = getattr(function, "__name__", "").strip("_")
-        if name == "setitem":
+        whole_name = getattr(function, "__name__", "")
+        name = whole_name.strip("_")
+        written = targets(whole_name, args, kwargs, result)
+        for target in written:
+            self._tap.overwrote(target)
+        if name in ("setitem", "set"):
             self._tap.written(args[0])
             return result
         if not isinstance(result, Tensor):
+            for target in written:
+                self._tap.written(target)
             return result
-        if args and result is args[0]:
+        if any(result is target for target in written):
             self._tap.wrote(result)
         try:
             value = self._value_of(name, function, args, kwargs, result)
@@ -69,6 +76,8 @@ class Follower:
             value = None
         if isinstance(value, Attention):
             return self._tap.listener.emit(value.heard, result, value.by_heads, value.joined)
+        if isinstance(value, Scores) and any(self._tap.is_made_of(value, one) for one in written):
+            value = Opaque(value.layout, "the scores were written over what they were made of")
         if value is not None:
             self._tap.follow(result, value)
         elif args and result is args[0]:
@@ -397,9 +406,9 @@ def _divide(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value
     return _scaled(follower, one, other, result, inverse=True)
 
 
-def _dimension(layout: Layout, axes: tuple[Axis, ...]) -> int | None:
+def _dimension(layout: Layout | None, axes: tuple[Axis, ...]) -> int | None:
     wanted = {id(leaf) for leaf in leaves(axes)}
-    for number, dimension in enumerate(layout):
+    for number, dimension in enumerate(layout or ()):
         if {id(leaf) for leaf in leaves(dimension)} == wanted:
             return number
     return None
@@ -608,7 +617,7 @@ def _total(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value 
     if not isinstance(value, (Exponential, Weights)):
         return None
     found = _one_dimension(args, kwargs)
-    if found is None:
+    if found is None or value.layout is None:
         return None
     layout = list(value.layout)
     summed, layout[found] = layout[found], ()
