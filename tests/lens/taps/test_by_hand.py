@@ -446,6 +446,85 @@ def test_a_write_to_what_is_followed(write, when, context):
         torch.testing.assert_close(recording[0][...], model.weights[-1], atol=2e-6, rtol=1e-5)
 
 
+# -- other softmaxes, other products --------------------------------------------------------------
+
+
+def one_and_the_sum(show, q, k, v):
+    e = (q @ k.mT).exp()
+    return show(e / (1 + e.sum(-1, keepdim=True))) @ v
+
+
+def a_mask_times_exp(show, q, k, v):
+    e = (q @ k.mT).exp() * TRIL[:, :, :T, :T]
+    return show(e / e.sum(-1, keepdim=True)) @ v
+
+
+def softmin(show, q, k, v):
+    return show(F.softmin(q @ k.mT, dim=-1)) @ v
+
+
+def gumbel(show, q, k, v):
+    return show(F.gumbel_softmax(q @ k.mT, dim=-1)) @ v
+
+
+def three_factors(show, q, k, v):
+    scores = torch.einsum("bhqd,bhkd,h->bhqk", q, k, BIAS[0, :, 0, 0])
+    return show(scores.softmax(-1)) @ v
+
+
+def linalg(show, q, k, v):
+    return torch.linalg.matmul(show(torch.linalg.matmul(q, k.mT).softmax(-1)), v)
+
+
+def additive(show, q, k, v):
+    scores = torch.tanh(q[:, :, :, None] + k[:, :, None]).sum(-1)
+    return show(scores.softmax(-1)) @ v
+
+
+def squared_distance(show, q, k, v):
+    scores = -((q[:, :, :, None] - k[:, :, None]) ** 2).sum(-1)
+    return show(scores.softmax(-1)) @ v
+
+
+def flattened(show, q, k, v):
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    weights = show(torch.bmm(q, k.mT).softmax(-1), lambda x: x.unflatten(0, (B, H)))
+    return torch.bmm(weights, v).unflatten(0, (B, H))
+
+
+@pytest.mark.filterwarnings("ignore:of 1 attention modules the T × T weights")
+@pytest.mark.parametrize(
+    "function",
+    [one_and_the_sum, a_mask_times_exp, softmin, gumbel, three_factors, linalg, additive,
+     squared_distance, flattened],
+    ids=lambda f: f.__name__,
+)  # fmt: skip
+def test_softmaxes_and_products_in_other_words(function):
+    model = Call(function)
+    with torch.no_grad(), jumok.watch(model) as recording:
+        model(Q, K, V)
+    torch.testing.assert_close(recording[0][...], model.weights[-1], atol=2e-6, rtol=1e-5)
+
+
+def exp_before_the_sum(q, k, v):
+    e = (q @ k.mT).exp()
+    return (e @ v) / e.sum(-1, keepdim=True)
+
+
+def differential(q, k, v):
+    return ((q @ k.mT).softmax(-1) - 0.3 * (k @ q.mT).softmax(-1)) @ v
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [(exp_before_the_sum, "by exp and sum"), (differential, "weights below 0")],
+)
+def test_what_cannot_be_recorded_is_named(function, words):
+    model = Call(lambda show, q, k, v: function(q, k, v))
+    with pytest.raises(ValueError, match=words), torch.no_grad(), jumok.watch(model):
+        model(Q, K, V)
+
+
 # -- what is no attention ---------------------------------------------------------------------
 
 

@@ -242,7 +242,7 @@ class HandTap:
         features: list[Axis],
         result: Tensor,
         layout: Layout,
-    ) -> Attention:
+    ) -> Attention | None:
         """The call that ends in a product of weights and values.
 
         Args:
@@ -269,6 +269,14 @@ class HandTap:
             batch, heads = others[:1], others[1:]
             stored = ran.arranged([batch, heads, queries, keys], [True] * 4)
             values = v.arranged([batch, heads, keys, features], [True] * 4)
+            if not is_batched(stored):
+                # A row that sees nothing is NaN in models that hide by −inf.
+                stored = stored.masked_fill(stored.isnan().all(-1, keepdim=True), 0.0)
+                if not bool(((stored >= 0) & stored.isfinite()).all()):
+                    self.listener.unheard(
+                        f"weights below 0, or not finite, are no softmax ({weights.why})"
+                    )
+                    return None
             heard = by_weights(stored, values, weights.why)
         groups = [batch, heads, queries, features]
         by_heads = Term(result, layout).arranged(groups, [True] * 4)

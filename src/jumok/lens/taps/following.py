@@ -33,6 +33,7 @@ from jumok.lens.taps.by_hand import (
     Value,
     Weights,
     derived,
+    is_parameter,
 )
 from jumok.lens.taps.heard import tensors_in
 from jumok.lens.taps.products import PRODUCTS, Products, labelled
@@ -89,6 +90,11 @@ class Follower:
     ) -> Value | Attention | None:
         if name in PRODUCTS:
             product = labelled(name, args, kwargs)
+            if product is None and name == "einsum":
+                return self._several(args, result)
+            if product is not None and isinstance(self.value(product.left), Exponential):
+                self._tap.listener.unheard("attention by exp and sum is not recorded")
+                return None
             value = None if product is None else self._products.hear(product, result)
             if value is None and result.ndim > 2:
                 return self._mixed(name, args, kwargs, result)
@@ -108,6 +114,17 @@ class Follower:
         if found is None and name not in ENDS:
             found = self._unknown(name, args, kwargs, result)
         return found
+
+    def _several(self, args: Any, result: Tensor) -> Value | None:
+        """An einsum of three tensors or more: scores that are no product of two, or an end."""
+        operands = [*tensors_in(args)]
+        if any(isinstance(self.value(operand), Weights) for operand in operands):
+            self._tap.listener.unheard("a softmax in an einsum of three tensors is not recorded")
+            return None
+        activations = [one for one in operands if not is_parameter(one)]
+        if len(activations) < 2 or result.ndim < 2 or not result.is_floating_point():
+            return None
+        return Opaque(fresh(result.shape), "the scores are a product of three tensors")
 
     def _mixed(self, name: str, args: Any, kwargs: Any, result: Tensor) -> Value | None:
         """Scores or weights times a parameter: heads that are mixed, or features summed up."""
@@ -137,6 +154,9 @@ class Follower:
                     if not value.keys
                     else (dataclasses.replace(value, reading=None, why=why, ran=None))
                 )
+            if isinstance(value, Exponential):
+                unknown = Opaque(value.layout, f"`{name}` is applied to the scores")
+                return Exponential(unknown, value.layout) if same else None
             why = value.why if isinstance(value, Opaque) else f"`{name}` is applied to the scores"
             is_sum = isinstance(value, Opaque) and value.is_sum
             return Opaque(value.layout if same else None, why, is_sum)
@@ -403,6 +423,12 @@ def _divide(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value
         assert isinstance(above, Weights)
         why = "the weights were normalised again after the softmax"
         return Weights(above.layout, below.summed, None, why)
+    if isinstance(above, Exponential) and isinstance(other, Tensor) and other.ndim == one.ndim:
+        # Divided by more than the sum: 1 + Σ, or Σ + ε.
+        pairs = enumerate(zip(one.shape, other.shape, strict=True))
+        summed = [number for number, (size, left) in pairs if left == 1 < size]
+        if len(summed) == 1:
+            return follower.softmax(above.of, None, summed[0], result)
     return _scaled(follower, one, other, result, inverse=True)
 
 
@@ -588,12 +614,34 @@ def _softmax(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Valu
     values = (*args, *(kwargs[key] for key in ("input", "dim") if key in kwargs))
     tensor = values[0]
     value = follower.value(tensor)
+    if isinstance(value, Exponential):
+        value = Opaque(value.layout, "`exp` is applied to the scores")
     if not isinstance(value, (Scores, Opaque)):
         return None
     dim = values[1] if len(values) > 1 else None
     if dim is None:
         dim = 0 if tensor.ndim in (0, 1, 3) else 1
     return follower.softmax(value, tensor if result is not tensor else None, dim, result)
+
+
+def _softmin(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value | None:
+    value = follower.value(args[0] if args else kwargs["input"])
+    if not isinstance(value, (Scores, Opaque)):
+        return None
+    negative = value.times(-1.0) if isinstance(value, Scores) else value
+    if negative is None:
+        negative = Opaque(value.layout, "`softmin` of scores that are masked")
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    return None if dim is None else follower.softmax(negative, None, dim, result)
+
+
+def _gumbel(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value | None:
+    value = follower.value(args[0] if args else kwargs["logits"])
+    if not isinstance(value, (Scores, Opaque)):
+        return None
+    dim = args[4] if len(args) > 4 else kwargs.get("dim", -1)
+    noisy = Opaque(value.layout, "`gumbel_softmax` adds noise to the scores")
+    return follower.softmax(noisy, None, dim, result)
 
 
 def _log_softmax(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value | None:
@@ -607,13 +655,15 @@ def _exp(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value | 
     value = follower.value(args[0])
     if isinstance(value, LogWeights):
         return value.of
-    if isinstance(value, Scores) and value.sinks is None:
+    if isinstance(value, Opaque) or (isinstance(value, Scores) and value.sinks is None):
         return Exponential(value, value.layout)
     return None
 
 
 def _total(follower: Follower, args: Any, kwargs: Any, result: Tensor) -> Value | None:
     value = follower.value(args[0])
+    if isinstance(value, Opaque) and value.is_sum and result.ndim > 2:
+        return Opaque(None, value.why, is_sum=True)  # over the features of pairs of rows
     if not isinstance(value, (Exponential, Weights)):
         return None
     found = _one_dimension(args, kwargs)
@@ -668,6 +718,8 @@ def _rules() -> dict[str, Rule]:
         "where": (_where, "where"),
         "cat": (_cat, "cat concat concatenate"),
         "softmax": (_softmax, "softmax special_softmax"),
+        "softmin": (_softmin, "softmin"),
+        "gumbel": (_gumbel, "gumbel_softmax"),
         "log": (_log_softmax, "log_softmax"),
         "exp": (_exp, "exp"),
         "logsumexp": (_logsumexp, "logsumexp"),
@@ -705,7 +757,7 @@ def question_of(function: Any) -> Question | None:
     name = getattr(function, "__name__", "").strip("_")
     if name in OUTER:
         return is_outer
-    if name in ("view", "reshape"):
+    if name in ("view", "reshape", "flatten", "view_as", "reshape_as"):
         return _becomes_three
     if name in ("expand", "repeat_interleave"):
         return _is_repeated

@@ -53,6 +53,9 @@ def labelled(name: str, args: Any, kwargs: Any) -> Labelled | None:
         left, right = right, left
     if not isinstance(left, Tensor) or not isinstance(right, Tensor):
         return None
+    if name == "inner":
+        n, m = _letters(left.ndim - 1), _letters(right.ndim - 1).lower()
+        return Labelled(left, right, n + "z", m + "z", n + m)
     if name == "linear":
         if (len(values) > 2 and values[2] is not None) or kwargs.get("bias") is not None:
             return None
@@ -219,4 +222,7 @@ def is_product(function: Any) -> bool:
     return getattr(function, "__name__", "").strip("_") in PRODUCTS
 
 
-PRODUCTS = frozenset({"matmul", "rmatmul", "mm", "bmm", "einsum", "baddbmm", "addmm", "linear"})
+PRODUCTS = frozenset({
+    "matmul", "rmatmul", "linalg_matmul", "mm", "bmm", "einsum", "baddbmm", "addmm", "linear",
+    "inner",
+})  # fmt: skip
