@@ -1,8 +1,9 @@
 """The record behind one map: one attention call, or all steps of a decoding loop.
 
-A call goes on where an earlier one ended if its keys begin with those keys (all of them, or the
-last ones, where a windowed cache has dropped the rest) and it brings as many new keys as queries;
-in cross-attention, if its keys are the same and its queries are others.
+A call goes on where an earlier one ended if its keys and values begin with those of that one (all
+of them, or the last ones, where a windowed cache has dropped the rest) and it brings as many new
+keys as queries. In cross-attention keys and values are the same and the queries are others; that
+is so for every text where they don't depend on the text, so `watch` asks for more.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Track:
         self._heads = heads
         self._q, self._k, self._v, self._lse = Rows(), Rows(), Rows(), Rows()
         self._norms = Rows()
-        self._probe = Rows()
+        self._probe, self._value_probe = Rows(), Rows()
         self._steps: list[Step] = []
         self._join_at = _MANY_STEPS
         self._guarded: list[tuple[str, Tensor, int]] = []
@@ -66,33 +67,49 @@ class Track:
             ValueError: it does, but the batch was put into another order.
         """
         total, keys, queries = len(self._k), int(call.k.shape[2]), int(call.q.shape[2])
-        if _widths(call) != self._widths or call.k.shape[3] == 0:
+        if _widths(call) != self._widths or call.k.shape[3] == 0 or not self._scores_as(call):
             return None
-        if keys == total and self._has_keys(0, call.k):
+        if keys == total and self._has(0, call, keys):
             # Cross-attention: the same keys, other queries. The same queries are a new run.
             q = call.q.to(self._q.like.device, self._q.like.dtype)
             same = queries == self._last_queries and self._q.equal(len(self._q) - queries, q)
-            self._crossing = self._crossing or not same
             return None if same else keys
         shared = keys - queries
         if self._crossing or not 0 < shared <= total:
             return None
-        if self._has_keys(total - shared, call.k[:, :, :shared]):
+        if self._has(total - shared, call, shared):
             return shared
         self._refuse_another_order(total - shared, call.k[:, :, :shared])
         return None
 
-    def _has_keys(self, start: int, keys: Tensor) -> bool:
-        mine = self._k
-        if keys.device != mine.like.device:
-            # The keys have moved away: one component of each is compared where it was computed.
-            mine, keys = self._probe, keys[..., :1]
-        return mine.equal(start, keys.to(mine.like.dtype))
+    def _scores_as(self, call: AttentionCall) -> bool:
+        """Whether a call makes scores of q·k as the track does: one map has one scale."""
+        if (call.scale, call.softcap) != (self._scale, self._softcap):
+            return False
+        if call.sinks is None or self._sinks is None:
+            return call.sinks is self._sinks
+        return torch.equal(self._sinks, call.sinks.to(self._sinks.device))
+
+    def _has(self, start: int, call: AttentionCall, count: int) -> bool:
+        """Whether the first `count` keys and values of a call are those from `start` on."""
+        assert call.v is not None
+        keys, values = call.k[:, :, :count], call.v[:, :, :count]
+        if not self._are(self._k, self._probe, start, keys):
+            return False
+        return self._are(self._v, self._value_probe, start, values)
+
+    def _are(self, mine: Rows, probe: Rows, start: int, rows: Tensor) -> bool:
+        if len(probe):
+            # They are not kept here: one component of each is compared where it was computed.
+            return probe.equal(start, rows[..., :1].to(probe.like.dtype))
+        return mine.equal(start, rows.to(mine.like.dtype))
 
     def _refuse_another_order(self, start: int, keys: Tensor) -> None:
         batch = keys.shape[0]
         if batch == 1 or keys.device != self._k.like.device:
             return
+        if self._are(self._k, self._probe, start, keys):
+            return  # the values are others: this is another text
         mine = torch.cat(self._k.between(start, start + keys.shape[2]), dim=2)
         order = []
         for new in keys.to(mine.dtype):
@@ -127,11 +144,14 @@ class Track:
             self._widths = _widths(call)
             self._scale, self._softcap = call.scale, call.softcap
         assert call.v is not None
+        self._crossing = self._crossing or shared == call.k.shape[2]
         total = len(self._k)
         self._extend("q", self._q, call.q, 0, "q" in refer)
         self._extend("k", self._k, call.k, shared, "k" in refer)
         if call.k.device != self._k.like.device:
             self._probe.append(call.k[:, :, shared:, :1].clone())
+        if self._norms_now or call.v.device != self._k.like.device:
+            self._value_probe.append(call.v[:, :, shared:, :1].clone())
         values = None
         if keeper.policy.values:
             self._extend("v", self._v, call.v, shared, "v" in refer)

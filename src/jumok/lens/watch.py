@@ -53,15 +53,18 @@ class watch(Hearing):
     Outputs are bit-identical with and without, but for PyTorch's fused inference fast paths:
     ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer`` in eval mode, batch first and
     without gradients, run their ordinary kernels while watched. There real tokens agree within
-    1e-6 (float32), and padded positions hold numbers where the fast path writes zeros.
+    1e-6 (float32), and padded positions hold numbers where the fast path writes zeros. Modules
+    under ``torch.compile`` run uncompiled while watched, and round as they do uncompiled.
 
     Kept are q, k, v and the log-sum-exp of every row, by reference where nothing can overwrite
     them: memory that grows with the number of tokens. The weights are never formed; only where
     scores are made in a way that nobody can read are they kept themselves, and a warning at the
     end of the block says where, why and how many bytes.
 
-    The steps of a decoding loop with a cache are joined into one map. Without a cache
-    (``use_cache=False``) each step runs the whole text again and is a map of its own.
+    The steps of a decoding loop with a cache are joined into one map, as long as scale, softcap
+    and sinks stay the same; those of cross-attention where the self-attention of the same stack
+    has gone on before it. Without a cache (``use_cache=False``) each step runs the whole text
+    again and is a map of its own.
 
     Args:
         model: any `torch.nn.Module`.
@@ -137,6 +140,8 @@ class watch(Hearing):
         self._tallies: dict[tuple[str, int], Tally] = {}
         self._calls: dict[str, int] = {}
         self._unsettled: list[Track] = []
+        self._grown: set[int] = set()
+        self._sizes: dict[str, tuple[int, int]] = {}
         self._unheard: dict[str, str] = {}
         self._stored: dict[str, tuple[int, str]] = {}
         self._new_ids: np.ndarray[Any, np.dtype[np.int64]] | None = None
@@ -236,6 +241,7 @@ class watch(Hearing):
     def forward_begins(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Keep the token ids of this forward: the first integer (batch, tokens) it is given."""
         self._calls.clear()
+        self._grown.clear()
         if module is not self.model:
             return
         named = [kwargs[name] for name in ("input_ids", "ids") if name in kwargs]
@@ -257,6 +263,7 @@ class watch(Hearing):
         self.follows_output = False
         number = self._modules.setdefault(name, len(self._modules))
         if not self._layers.include(number, name):
+            self._note_growth(name, heard)
             return None
         call, refer = self._keeper.read(heard)
         if self._measure is not None:
@@ -323,13 +330,34 @@ class watch(Hearing):
         tally.add(sums, call.shape)
 
     def _goes_on(self, name: str, call: AttentionCall) -> tuple[Track | None, int]:
-        """The earlier record of a module that a call goes on with, and how many keys they share."""
-        for track in self._tracks.get(name, []):
-            if track.forward < self.forwards:
-                shared = track.continued_by(call)
-                if shared is not None:
-                    return track, shared
+        """The earlier record of a module that a call goes on with, and how many keys they share.
+
+        In cross-attention the same keys and values say little: a learned memory is the same for
+        every text. A call goes on only where this forward does: where self-attention has taken
+        up, in it, what it left in the very forward that the earlier call was of.
+        """
+        tracks = self._tracks.get(name, [])
+        for track in sorted(tracks, key=lambda track: -track.forward):
+            if track.forward == self.forwards:
+                continue
+            shared = track.continued_by(call)
+            if shared is None:
+                continue
+            if shared < call.k.shape[2]:
+                self._grown.add(track.forward)
+            elif track.forward not in self._grown:
+                continue
+            return track, shared
         return None, 0
+
+    def _note_growth(self, name: str, heard: Heard) -> None:
+        """Whether a module that is not recorded goes on with an earlier forward, by its sizes."""
+        call = AttentionCall(heard.q, heard.k, heard.v, heard.mask, None, heard.scale)
+        _, _, n_queries, n_keys = without_free_slots(call).shape
+        forward, before = self._sizes.get(name, (0, 0))
+        if 0 < before == n_keys - n_queries:
+            self._grown.add(forward)
+        self._sizes[name] = self.forwards, n_keys
 
     def module_ends(self, *, forward_is_over: bool) -> None:
         """Take over what came after the last calls: their output projections."""
