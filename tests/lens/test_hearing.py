@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
+
+import pytest
 import torch
 from torch import nn
 
@@ -54,3 +59,60 @@ def test_attention_put_into_a_plain_module_is_heard_there() -> None:
     with jumok.watch(model) as recording:
         model(torch.randn(1, 2, 3, 4))
     assert recording[0].name == "0"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_after_an_error_of_any_kind_all_is_as_before(error: type[BaseException]) -> None:
+    model, ids = decoder(), torch.randint(0, 50, (1, 9))
+    last = list(model.modules())[-1]
+    is_failing = True
+
+    def fail(*_: object) -> None:
+        if is_failing:
+            raise error
+
+    last.register_forward_pre_hook(fail)
+    cache = model.new_cache()
+    with torch.no_grad(), jumok.watch(model) as recording:
+        with pytest.raises(error) as caught:
+            model(ids)
+        assert not torch.overrides._get_current_function_mode_stack()
+        count = len(recording)
+        nn.functional.scaled_dot_product_attention(*torch.randn(3, 1, 1, 5, 8))
+        assert len(recording) == count
+        is_failing = False
+        model(ids[:, :6], cache=cache)
+        for start in range(6, 9):
+            model(ids[:, start : start + 1], cache=cache)
+    assert caught.type is error
+    assert [found.shape for found in list(recording)[count:]] == [(1, 4, 9, 9)] * 2
+    assert not any("_compiled_call_impl" in vars(module) for module in model.modules())
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_watches_that_end_in_any_order_leave_the_calls_as_they_were(first: int) -> None:
+    model = decoder()
+    model.compile(backend="eager")
+    before = model._compiled_call_impl
+    watches = [jumok.watch(model), jumok.watch(model)]
+    for one in watches:
+        one.open()
+    watches[first].close()
+    watches[1 - first].close()
+    assert model._compiled_call_impl is before
+    assert not any("_compiled_call_impl" in vars(part) for part in list(model.modules())[1:])
+
+
+def test_a_watched_model_can_be_saved_and_runs_unheard() -> None:
+    model, ids = decoder(), torch.randint(0, 50, (1, 9))
+    file = io.BytesIO()
+    with torch.no_grad(), jumok.watch(model) as recording:
+        expected = model(ids)
+        torch.save(model, file)
+        file.seek(0)
+        again = torch.load(file, weights_only=False)
+        copied = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+        for other in (again, copied):
+            torch.testing.assert_close(other(ids), expected, rtol=0, atol=0)
+    assert len(recording) == 2
+    torch.testing.assert_close(again(ids), expected, rtol=0, atol=0)

@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from jumok.lens.taps import Heard, Listener, transformers_functions
 from jumok.lens.taps.stance import uncompiled
+from jumok.lens.unwinding import watch_errors
 
 _graph_task = torch._C._current_graph_task_id
 
@@ -74,6 +76,7 @@ class Hearing:
         self.follows_output = True
         """Whether it matters what takes the output of the call that was heard last."""
         self._stack: list[torch.nn.Module] = []
+        self._once: dict[torch.nn.Module, RemovableHandle] = {}
         self._thread = 0
         self._exits: ExitStack | None = None
 
@@ -115,21 +118,22 @@ class Hearing:
             after = module.register_forward_hook(self._after, always_call=True)
             self._exits.callback(before.remove)
             self._exits.callback(after.remove)
+            self._exits.callback(watch_errors(module, self._stack, self._left_by_error))
         self._exits.enter_context(transformers_functions(_listening))
         _open.set((*_open.get(), self))
         self._exits.callback(self._end)
 
     def _note_once(self, module: torch.nn.Module) -> None:
         """Note that a module ran which nothing can be heard in, and take no time afterwards."""
-
-        def ran(module: torch.nn.Module, args: Any) -> None:
-            if self._stack and self._is_mine(module):
-                self.ran[self.names[module]] = type(module).__name__
-                handle.remove()
-
-        handle = module.register_forward_pre_hook(ran)
+        handle = module.register_forward_pre_hook(self._ran_once)
+        self._once[module] = handle
         assert self._exits is not None
         self._exits.callback(handle.remove)
+
+    def _ran_once(self, module: torch.nn.Module, args: Any) -> None:
+        if self._stack and self._is_mine(module):
+            self.ran[self.names[module]] = type(module).__name__
+            self._once.pop(module).remove()
 
     def _note_script(self, module: torch.jit.ScriptModule) -> None:
         """Say of a scripted or traced module that attends, and is no part of another, so."""
@@ -155,6 +159,9 @@ class Hearing:
     def __deepcopy__(self, memo: dict[int, Any]) -> Hearing:
         # A copy of a heard model carries the hooks, but is not what is being heard.
         return self
+
+    def __reduce__(self) -> tuple[type[_Deaf], tuple[()]]:
+        return _Deaf, ()  # likewise for a file of the model
 
     def _end(self) -> None:
         _open.set(tuple(other for other in _open.get() if other is not self))
@@ -199,6 +206,12 @@ class Hearing:
             while self._leave() is not module:
                 pass
 
+    def _left_by_error(self, module: torch.nn.Module, depth: int) -> None:
+        """Leave what a call has entered and not left, an interrupt say."""
+        if self._is_mine(module):
+            while len(self._stack) > depth:
+                self._leave()
+
     def _leave(self) -> torch.nn.Module:
         module = self._stack.pop()
         running = _running.__dict__
@@ -219,6 +232,16 @@ class Hearing:
         """Path of the innermost module that is running."""
         module = self._stack[-1]
         return self.names[module] or type(module).__name__
+
+
+class _Deaf:
+    """What stands in the hooks of a model that was saved while it was heard."""
+
+    def _before(self, module: Any, args: Any, kwargs: Any) -> None: ...
+
+    def _after(self, module: Any, args: Any, output: Any) -> None: ...
+
+    def _ran_once(self, module: Any, args: Any) -> None: ...
 
 
 def _listening_now() -> list[Hearing]:
