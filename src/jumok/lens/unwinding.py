@@ -7,10 +7,12 @@ was compiled to: an attribute that copies and files of the model leave out.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sized
 from typing import Any
 
 _PLACE = "_compiled_call_impl"
+_lock = threading.Lock()  # one model may be watched in several threads
 
 
 class _Call:
@@ -42,20 +44,21 @@ def watch_errors(module: Any, stack: Sized, left: Callable[[Any, int], None]) ->
     Returns:
         What puts the module back; several may be undone in any order.
     """
-    call = _Call(module, stack, left)
-    vars(module)[_PLACE] = call
+    with _lock:
+        call = vars(module)[_PLACE] = _Call(module, stack, left)
 
     def undo() -> None:
-        found, outer = vars(module).get(_PLACE), None
-        while isinstance(found, _Call) and found is not call:
-            found, outer = found.before, found
-        if found is not call:  # somebody has put another one there
-            return
-        if outer is not None:
-            outer.before = call.before
-        elif call.before is not None:
-            vars(module)[_PLACE] = call.before
-        else:
-            del vars(module)[_PLACE]
+        with _lock:
+            found, outer = vars(module).get(_PLACE), None
+            while isinstance(found, _Call) and found is not call:
+                found, outer = found.before, found
+            if found is not call:  # somebody has put another one there
+                return
+            if outer is not None:
+                outer.before = call.before
+            elif call.before is not None:
+                vars(module)[_PLACE] = call.before
+            else:
+                del vars(module)[_PLACE]
 
     return undo
