@@ -21,8 +21,6 @@ from array_api_compat import array_namespace, device
 from jumok.lens.call import Array, AttentionCall
 from jumok.lens.observers import Observer
 from jumok.lens.tiles import HIDDEN, Tile, Tiles, log_normalizers
-from jumok.masks import Both, Dense, Mask, Padding, Spans, Steps
-from jumok.masks.tail import Tail
 
 __all__ = [
     "QUANTITIES",
@@ -298,7 +296,7 @@ def real_queries(call: AttentionCall) -> Array | None:
     )
     if not one_sequence:
         return None
-    seen = _keys_that_are_seen(call.mask, keys, call.q)
+    seen = None if call.mask is None else call.mask.seen_keys(keys, call.q)
     if call.bias is not None:
         bias = call.bias[(None,) * (4 - call.bias.ndim)]
         by_bias = xp.any(bias > xp.finfo(bias.dtype).min / 2, axis=-2)
@@ -308,59 +306,6 @@ def real_queries(call: AttentionCall) -> Array | None:
     own = xp.any(seen, axis=1)[:, -queries:]
     shape = (call.shape[0], queries)
     return xp.astype(xp.broadcast_to(own, shape), xp.float32)
-
-
-def _keys_that_are_seen(mask: Mask | None, keys: int, like: Array) -> Array | None:
-    """Boolean (B, H, Tk), each full or 1; `None` for all. Bands let everybody see himself."""
-    xp = array_namespace(like)
-    if isinstance(mask, Padding):
-        return mask.visible[:, None, :]
-    if isinstance(mask, Dense):
-        return xp.any(mask.visible[(None,) * (4 - mask.visible.ndim)], axis=-2)
-    if isinstance(mask, Spans):
-        return mask.seen_keys(keys)[:, None, :]
-    if isinstance(mask, Both):
-        parts = [_keys_that_are_seen(rule, keys, like) for rule in mask.rules]
-        known = [part for part in parts if part is not None]
-        return _all_of(known) if known else None
-    if isinstance(mask, Tail):
-        seen = _keys_that_are_seen(mask.among, keys - mask.first, like)
-        return _among(seen, mask.first, keys, keys, like)
-    if isinstance(mask, Steps):
-        return _keys_seen_in_some_step(mask, keys, like)
-    return None
-
-
-def _keys_seen_in_some_step(steps: Steps, keys: int, like: Array) -> Array | None:
-    """The last call often knows every key; before it, a windowed cache may have dropped some."""
-    found = None
-    for rule, _, n_keys in reversed(steps.parts):
-        seen = _keys_that_are_seen(rule, n_keys, like)
-        if n_keys < keys or seen is not None:
-            seen = _among(seen, 0, n_keys, keys, like)
-        if seen is None:
-            return None
-        found = seen if found is None else found | seen
-    return found
-
-
-def _among(seen: Array | None, start: int, stop: int, keys: int, like: Array) -> Array:
-    """Which of all keys are seen, if of those from ``start`` to ``stop`` these are."""
-    xp, place = array_namespace(like), device(like)
-    if seen is None:
-        seen = xp.ones((1, 1, stop - start), dtype=xp.bool, device=place)
-    if (start, stop) == (0, keys):
-        return seen
-    before = xp.zeros((*seen.shape[:2], start), dtype=xp.bool, device=place)
-    after = xp.zeros((*seen.shape[:2], keys - stop), dtype=xp.bool, device=place)
-    return xp.concat([before, seen, after], axis=-1)
-
-
-def _all_of(parts: list[Array]) -> Array:
-    result = parts[0]
-    for part in parts[1:]:
-        result = result & part
-    return result
 
 
 def _read_diagonal(weights: Array, tile: Tile, offset: int, result: Array) -> None:

@@ -7,8 +7,6 @@ says exactly what they said.
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +15,10 @@ import torch
 from torch import Tensor
 
 from jumok.masks import (
-    Both,
     Causal,
-    Chunked,
     Everything,
     Mask,
     Padding,
-    Prefix,
-    Spans,
     Steps,
     Window,
     join,
@@ -81,11 +75,12 @@ def _candidates(
         position += step.n_queries
         if position != step.keys.stop:  # the last query doesn't stand on the last key
             return
-        visible = _seen_keys(_rule(step), step.n_queries, len(step.keys), like)
+        visible = _rule(step).seen_keys(len(step.keys), like)
         part = seen[:, step.keys.start : step.keys.stop]
-        if visible is True:
+        if visible is None:
             part[:] = True
-        elif visible is not False:
+        else:
+            visible = visible.any(1)
             if len(visible) > len(seen):
                 seen = seen.repeat(len(visible), 1)
                 part = seen[:, step.keys.start : step.keys.stop]
@@ -97,29 +92,6 @@ def _candidates(
 
 def _rule(step: Step) -> Mask:
     return Everything() if step.rule is None else step.rule
-
-
-def _seen_keys(rule: Mask, n_queries: int, n_keys: int, like: Tensor) -> Any:
-    """Which keys anybody sees, (batch or 1, keys), or `True` for all."""
-    if isinstance(rule, (Everything, Causal, Window, Chunked, Prefix)):
-        return True
-    if isinstance(rule, Padding):
-        return rule.visible
-    if isinstance(rule, Spans):
-        return rule.seen_keys(n_keys)
-    if isinstance(rule, Both):
-        parts = [_seen_keys(part, n_queries, n_keys, like) for part in rule.rules]
-        return functools.reduce(operator.and_, parts)
-    seen: Any = False
-    for top in range(0, n_queries, _BLOCK):
-        rows = range(top, min(top + _BLOCK, n_queries))
-        tile: Any = rule.tile(rows, range(n_keys), n_queries, n_keys, like)
-        if tile is True:
-            return True
-        if tile is not False:
-            by_key = tile.reshape((1,) * (4 - tile.ndim) + tuple(tile.shape)).any(2).any(1)
-            seen = by_key if seen is False else seen | by_key
-    return seen
 
 
 def _first_of_the_last_row(step: Step, like: Tensor) -> int:

@@ -42,6 +42,9 @@ class Padding(Mask):
             )
         return self.visible[:, None, None, columns.start : columns.stop]
 
+    def seen_keys(self, n_keys: int, like: Array) -> Array | None:
+        return self.visible[:, None, :]
+
 
 @dataclass(frozen=True, eq=False)
 class Dense(Mask):
@@ -51,6 +54,10 @@ class Dense(Mask):
 
     def __repr__(self) -> str:
         return f"Dense(visible of shape {tuple(self.visible.shape)})"
+
+    def seen_keys(self, n_keys: int, like: Array) -> Array | None:
+        whole = self.visible[(None,) * (4 - self.visible.ndim)]
+        return array_namespace(whole).any(whole, axis=-2)
 
     def tile(
         self, rows: range, columns: range, n_queries: int, n_keys: int, like: Array
@@ -124,8 +131,7 @@ class Spans(Mask):
         high = self._bounds[3]
         return bool((high <= np.arange(n_queries) + (n_keys - n_queries + 1)).all())
 
-    def seen_keys(self, n_keys: int) -> Array:
-        """Which keys some query sees: boolean (batch, keys)."""
+    def seen_keys(self, n_keys: int, like: Array) -> Array | None:
         start, stop = on_host(self.start), on_host(self.stop)
         edges = np.zeros((start.shape[0], n_keys + 1), dtype=np.int64)
         batch = np.broadcast_to(np.arange(start.shape[0])[:, None], start.shape)
@@ -133,7 +139,7 @@ class Spans(Mask):
         start = np.minimum(np.clip(start, 0, n_keys), stop)
         np.add.at(edges, (batch, start), 1)
         np.add.at(edges, (batch, stop), -1)
-        return alike(edges.cumsum(axis=-1)[:, :-1] > 0, self.start)
+        return alike(edges.cumsum(axis=-1)[:, None, :-1] > 0, self.start)
 
     def tile(
         self, rows: range, columns: range, n_queries: int, n_keys: int, like: Array

@@ -41,6 +41,13 @@ class Mask:
         """Whether the rule by itself keeps every query from all keys after its own position."""
         return False
 
+    def seen_keys(self, n_keys: int, like: Array) -> Array | None:
+        """Which keys some query sees: boolean (batch or 1, heads or 1, keys); `None` for all.
+
+        Bands and documents let every position see itself, so they say all.
+        """
+        return None
+
     def dense(self, n_queries: int, n_keys: int, like: Array) -> Array:
         """The whole plane as a boolean array of two or four dimensions.
 
@@ -94,6 +101,14 @@ class Both(Mask):
     def is_causal(self, n_queries: int, n_keys: int) -> bool:
         return any(rule.is_causal(n_queries, n_keys) for rule in self.rules)
 
+    def seen_keys(self, n_keys: int, like: Array) -> Array | None:
+        seen = None
+        for rule in self.rules:
+            part = rule.seen_keys(n_keys, like)
+            if part is not None:
+                seen = part if seen is None else seen & part
+        return seen
+
 
 @dataclass(frozen=True, eq=False)
 class Steps(Mask):
@@ -135,6 +150,18 @@ class Steps(Mask):
             if start != part_keys or not causal:
                 return False
         return True
+
+    def seen_keys(self, n_keys: int, like: Array) -> Array | None:
+        found = None
+        # The last call often knows every key; before it, a windowed cache may have dropped some.
+        for rule, _, part_keys in reversed(self.parts):
+            seen = None if rule is None else rule.seen_keys(part_keys, like)
+            if part_keys < n_keys or seen is not None:
+                seen = among(seen, range(part_keys), n_keys, like)
+            if seen is None:
+                return None
+            found = seen if found is None else found | seen
+        return found
 
     def tile(
         self, rows: range, columns: range, n_queries: int, n_keys: int, like: Array
@@ -182,6 +209,18 @@ def join(*masks: Mask | None) -> Mask:
     if not flat:
         return Everything()
     return flat[0] if len(flat) == 1 else Both(tuple(flat))
+
+
+def among(seen: Array | None, part: range, n_keys: int, like: Array) -> Array:
+    """Which of all keys are seen, if of a part of them these are (or all, if `None`)."""
+    xp, place = array_namespace(like), device(like)
+    if seen is None:
+        seen = xp.ones((1, 1, len(part)), dtype=xp.bool, device=place)
+    if len(part) == n_keys:
+        return seen
+    before = xp.zeros((*seen.shape[:2], part.start), dtype=xp.bool, device=place)
+    after = xp.zeros((*seen.shape[:2], n_keys - part.stop), dtype=xp.bool, device=place)
+    return xp.concat([before, seen, after], axis=-1)
 
 
 def as_tile(tile: bool | Array, like: Array) -> Array:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from array_api_compat import array_namespace, device
 
-from jumok.masks.rule import Array, Mask, as_tile
+from jumok.masks.rule import Array, Mask, among, as_tile
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +27,10 @@ class Tail(Mask):
 
     def is_causal(self, n_queries: int, n_keys: int) -> bool:
         return self.among.is_causal(n_queries, n_keys - self.first)
+
+    def seen_keys(self, n_keys: int, like: Array) -> Array | None:
+        seen = self.among.seen_keys(n_keys - self.first, like)
+        return among(seen, range(self.first, n_keys), n_keys, like)
 
     def tile(
         self, rows: range, columns: range, n_queries: int, n_keys: int, like: Array

@@ -206,13 +206,3 @@ class Term:
                 at += 1
             shape.append(length)
         return tensor.expand(sizes).reshape(shape)
-
-    def narrowed(self, axis: Axis, start: int, new: Axis) -> Term | None:
-        """The part from `start` on along one axis, which `new` stands for from then on."""
-        if not self.has(axis):
-            return self
-        for number, dimension in enumerate(self.layout):
-            if leaves(dimension) == [axis]:
-                layout = (*self.layout[:number], (new,), *self.layout[number + 1 :])
-                return Term(self.tensor.narrow(number, start, new.size), layout)
-        return None

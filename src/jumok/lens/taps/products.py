@@ -217,11 +217,6 @@ def _meet(product: Labelled, left: Layout, right: Layout) -> tuple[Layout, tuple
     return tuple(dimensions[label] for label in product.labels), tuple(contracted)
 
 
-def is_product(function: Any) -> bool:
-    """Whether a function multiplies matrices."""
-    return getattr(function, "__name__", "").strip("_") in PRODUCTS
-
-
 PRODUCTS = frozenset({
     "matmul", "rmatmul", "linalg_matmul", "mm", "bmm", "einsum", "baddbmm", "addmm", "linear",
     "inner",
