@@ -24,6 +24,7 @@ from jumok.masks import (
     join,
     read_mask,
 )
+from jumok.masks.tail import Tail
 
 
 def plane(rule, n_queries, n_keys):
@@ -271,3 +272,30 @@ def test_joined_rules_are_the_intersection(n_queries, n_keys, rules):
     joined = join(*rules).dense(n_queries, n_keys, np.zeros(1))
     joined = np.broadcast_to(joined, (1, 1, *expected.shape))[0, 0]
     np.testing.assert_array_equal(joined, expected)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Padding(np.array([[False, True, True, False, True]])),
+        Dense(np.array([[True, False, False, True, False], [False, False, True, True, False]])),
+        Spans(np.array([[1, 3]]), np.array([[2, 4]])),
+        Steps(((Padding(np.array([[False, True, True]])), 1, 3), (None, 1, 4))),
+        Steps(((Padding(np.array([[False, True, True]])), 1, 3), (Tail(2, Causal()), 1, 5))),
+        Tail(2, Padding(np.array([[True, False, True]]))),
+        Padding(np.array([[False, True, True, True, False]]))
+        & Spans(np.array([[0]]), np.array([[3]])),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_keys_that_anybody_sees(rule):
+    like = np.zeros(1)
+    found = rule.seen_keys(5, like)
+    expected = np.broadcast_to(rule.dense(2, 5, like), (1, 1, 2, 5)).any(axis=2)
+    np.testing.assert_array_equal(np.broadcast_to(found, (1, 1, 5)), expected)
+
+
+@pytest.mark.parametrize("rule", [Everything(), Causal(), Window(2), Chunked(2), Prefix(2)])
+def test_of_bands_all_keys_are_seen(rule):
+    assert rule.seen_keys(5, np.zeros(1)) is None
+    assert rule.dense(5, 5, np.zeros(1)).any(axis=0).all()
