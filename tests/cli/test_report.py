@@ -52,6 +52,7 @@ def _recorded(text: str, folder: str) -> Any:
 def test_a_report_of_a_text(run: Any, folders: dict[str, str]) -> None:
     code, out, _ = run("report", "an apple", "-m", folders["encoder"])
     assert code == 0
+    assert out.startswith("The text “an apple”, read by ")
     assert "entropy" in out.lower()
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jumok.cli.ending import Refusal
-from jumok.cli.inputs import Model, given_text
+from jumok.cli.inputs import Model, given_text, quoted
 from jumok.cli.printing import show
 from jumok.cli.reader import Reader
 
@@ -70,11 +70,12 @@ def report(
             raise Refusal(
                 f"{source} is no recording; to read a text from a file: --file {source}"
             ) from error
-        found = _of_file(source, recording, measures)
+        found, read = _of_file(source, recording, measures), f"the recording {source}"
     else:
         text = given_text(source, file)
         reader = Reader(model)
         found = made(reader.read(text), reader.tokenizer, wanted)
+        read = f"the text {quoted(text)}, read by {reader.name}"
     if as_json:
         print(json.dumps(list(found), ensure_ascii=False, indent=2))
         return
@@ -87,7 +88,7 @@ def report(
         if name in found.columns
     ]
     legend = " ".join([REPORT_LEGEND, *([f"{'; '.join(further)}."] if further else [])])
-    show(Group(found, "", Text(legend, "dim")))
+    show(Group(Text(f"{read[0].upper()}{read[1:]}", "bold"), "", found, "", Text(legend, "dim")))
 
 
 def _named(measures: str | None) -> tuple[str, ...]:
