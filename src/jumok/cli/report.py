@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jumok.cli.ending import Refusal
-from jumok.cli.inputs import Model, given_text, quoted
+from jumok.cli.inputs import Model, given_text
 from jumok.cli.printing import show
 from jumok.cli.reader import Reader
 
@@ -72,10 +72,12 @@ def report(
             ) from error
         found, read = _of_file(source, recording, measures), f"the recording {source}"
     else:
+        from jumok.tokens import printable, shortened
+
         text = given_text(source, file)
         reader = Reader(model)
         found = made(reader.read(text), reader.tokenizer, wanted)
-        read = f"the text {quoted(text)}, read by {reader.name}"
+        read = f"the text “{printable(shortened(text))}”, read by {reader.name}"
     if as_json:
         print(json.dumps(list(found), ensure_ascii=False, indent=2))
         return
