@@ -729,12 +729,12 @@ def test_a_mask_by_multiplication():
 
 
 def test_a_function_in_an_unknown_form_does_not_stop_the_model(monkeypatch):
-    from jumok.lens.taps import following
+    from jumok.lens.taps.function_rules import table
 
     def broken(*_):
         raise TypeError("who calls it like that?")
 
-    monkeypatch.setitem(following.RULES, "masked_fill", broken)
+    monkeypatch.setitem(table.RULES, "masked_fill", broken)
     model = Call(nano_gpt)
     plain = model(Q, K, V)
     with pytest.raises(ValueError, match="who calls it like that"), jumok.watch(model):
