@@ -31,15 +31,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": GROUND,
     "view": {"lens", "tokens"},
     "census": {"lens", "model"} | GROUND,
-    "train": {"model"} | GROUND,
-    "lessons": {"jumok", "census", "definition", "lens", "model", "train", "view"} | GROUND,
-    "cli": {"jumok", "census", "lens", "lessons", "model", "train", "view"} | GROUND,
+    "training": {"model"} | GROUND,
+    "lessons": {"jumok", "census", "definition", "lens", "model", "training", "view"} | GROUND,
+    "cli": {"jumok", "census", "lens", "lessons", "model", "training", "view"} | GROUND,
     "__main__": {"cli"},
 }
 CORE = {"numpy", "array_api_compat", "safetensors", "typer", "rich"}
 # In no extra: used only where the user has it anyway, and the error says how to get it.
 OPTIONAL = {"pyarrow"}
-TORCH_ON_IMPORT = {"fused/torch_", "lens/taps/", "lens/watch.py", "model/", "train/", "census/"}
+TORCH_ON_IMPORT = {"fused/torch_", "lens/taps/", "lens/watch.py", "model/", "training/", "census/"}
 TORCH_ON_IMPORT |= {"lessons/"}
 TORCH_ON_IMPORT |= {
     f"lens/{room}.py"

@@ -15,7 +15,7 @@ Who calls whom (`loop.train`, top to bottom)::
     batches.new_batches(…)          -> Batches: step number -> Batch
     sizes.new_model(…)              -> a Decoder, Encoder or EncoderDecoder
     lora.add_lora(…)                if asked for
-    objective.Objective(model)      -> Module: Batch -> summed loss; holds no logits of a whole batch
+    objective.Objective(model)      -> Module: Batch -> summed loss; never holds all logits
     world.wrap(objective, …)        -> the same under DDP or FSDP2
     optimiser.new_optimiser(…)      -> AdamW in groups, its schedule; clipping, moving average
     snapshot.latest / load / save   the whole state of a run, atomically
