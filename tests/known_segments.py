@@ -6,7 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from jumok.lens.segments import Apart, Segment, Segments, Tables
+from jumok.lens.segment_tables import Tables
+from jumok.lens.segments import Apart, Segment, Segments
 
 
 def made(

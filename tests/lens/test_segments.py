@@ -15,7 +15,8 @@ from jumok.lens import segment_layout as module
 from jumok.lens.attention_map import AttentionMap
 from jumok.lens.call import AttentionCall
 from jumok.lens.recording import Recording
-from jumok.lens.segments import Segments, segment_tables, segments
+from jumok.lens.segment_tables import segment_tables
+from jumok.lens.segments import Segments, segments
 from jumok.masks import Causal, Mask, Padding, Window
 from jumok.tokens import Tokenizer
 from small_tokenizers import byte_level

@@ -27,7 +27,7 @@ from jumok.lens.stored import StoredArrays, StoredCall
 from jumok.lens.writing import FORMAT, Writer, described
 
 if TYPE_CHECKING:
-    from jumok.lens.segments import Tables
+    from jumok.lens.segment_tables import Tables
 
 
 class Recording(Sequence[AttentionMap]):
@@ -112,9 +112,9 @@ class Recording(Sequence[AttentionMap]):
         """How much each passage reads of each, of every head, of every layer and on average.
 
         `jumok.segments` finds the passages by itself and sets apart what is no passage; see
-        `jumok.lens.segments.segment_tables` for the arguments.
+        `jumok.lens.segment_tables.segment_tables` for the arguments.
         """
-        from jumok.lens.segments import segment_tables
+        from jumok.lens.segment_tables import segment_tables
 
         return segment_tables(
             self, bounds, layers=layers, heads=heads, norm_weighted=norm_weighted, batch=batch
