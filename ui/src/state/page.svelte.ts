@@ -1,0 +1,70 @@
+/** What every view needs, handed down by Svelte's context: `const page = usePage()`. */
+import { getContext, setContext } from "svelte";
+
+import type { Source } from "../source/source";
+import { type Language, WORDS, type Words } from "../words";
+import type { About, MapAbout, Recorded } from "./about";
+import { Labels } from "./labels";
+import { Selection } from "./selection.svelte";
+import type { Theme } from "./theme";
+
+const KEY = Symbol("page");
+
+export class Page {
+  readonly selection = new Selection();
+  language = $state<Language>("en");
+  theme = $state<Theme>("system");
+  /** Whether dark colours are shown now, after the system was asked. */
+  dark = $state(false);
+  readonly words: Words = $derived(WORDS[this.language]);
+
+  constructor(
+    readonly source: Source,
+    readonly about: About,
+  ) {}
+
+  /** The recording that is looked at; numbers out of range count as the first. */
+  readonly recorded: Recorded = $derived.by(() => {
+    const { recordings } = this.about;
+    const found = recordings[this.selection.recording] ?? recordings[0];
+    if (!found) throw new Error("no recording to show");
+    return found;
+  });
+
+  /** The map that is looked at. */
+  readonly map: MapAbout = $derived.by(() => {
+    const found = this.recorded.maps[this.selection.map] ?? this.recorded.maps[0];
+    if (!found) throw new Error("no attention map to show");
+    return found;
+  });
+
+  private readonly known = new Map<string, Labels>();
+
+  /** Labels of one text of a recording, fetched in chunks and kept. */
+  labels(recording: number, text: number, batch: number): Labels {
+    const name = `${recording} ${text} ${batch}`;
+    let found = this.known.get(name);
+    if (!found) {
+      found = new Labels(this.source, recording, text, batch);
+      this.known.set(name, found);
+    }
+    return found;
+  }
+
+  /** The label of a token, or its position where nobody knows the text. */
+  label(side: "query" | "key", position: number, arrived: () => void): string {
+    const { recording, batch } = this.selection;
+    const text = side === "query" ? this.map.query_text : this.map.key_text;
+    if (text === null) return String(position);
+    const token = side === "query" ? position + this.map.first_query : position;
+    return this.labels(recording, text, batch).at(token, arrived) ?? "";
+  }
+}
+
+export function providePage(page: Page): Page {
+  return setContext(KEY, page);
+}
+
+export function usePage(): Page {
+  return getContext<Page>(KEY);
+}

@@ -1,0 +1,3 @@
+export const en = { name: "Compare" };
+
+export const ko: typeof en = { name: "비교" };

@@ -1,0 +1,3 @@
+export const en = { name: "Flow" };
+
+export const ko: typeof en = { name: "흐름" };

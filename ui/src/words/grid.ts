@@ -1,0 +1,3 @@
+export const en = { name: "Grid" };
+
+export const ko: typeof en = { name: "모아보기" };

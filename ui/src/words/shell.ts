@@ -1,0 +1,51 @@
+export const en = {
+  views: "Views",
+  recording: "Recording",
+  head: "Head",
+  headHint: "layer.head, such as 12.3",
+  previousHead: "Previous head",
+  nextHead: "Next head",
+  language: "Language",
+  theme: "Colours",
+  themes: { system: "As the system", light: "Light", dark: "Dark" },
+  meaning: "What the numbers mean",
+  close: "Close",
+  loading: "Loading …",
+  failed: "That did not work:",
+  again: "Try again",
+  noHead: (name: string) => `There is no head “${name}” in this recording.`,
+  layerHead: (layer: number, head: number) => `Layer ${layer}, head ${head}`,
+  about: {
+    title: "What a number here means",
+    weight:
+      "A weight says which part of its reading one token (the query) gives to another (the key), in one head of one layer. The weights of one query add up to 1, and the page computes them exactly as the model did when it ran.",
+    not: "A weight is not an explanation. It says what a head reads, not what the model makes of it: a token with a large weight may carry a small value, a first token may take whatever weight a head has no use for, later layers may undo what one head did, and tokens deep in the network are mixtures of many words.",
+    then: "Treat what you see as a place to look. Whether the model needs it is answered by leaving it out and running the model again.",
+  },
+};
+
+export const ko: typeof en = {
+  views: "보기",
+  recording: "기록",
+  head: "헤드",
+  headHint: "층.헤드, 예: 12.3",
+  previousHead: "이전 헤드",
+  nextHead: "다음 헤드",
+  language: "언어",
+  theme: "색",
+  themes: { system: "시스템 설정대로", light: "밝게", dark: "어둡게" },
+  meaning: "숫자의 뜻",
+  close: "닫기",
+  loading: "불러오는 중 …",
+  failed: "문제가 생겼습니다:",
+  again: "다시 시도",
+  noHead: (name) => `이 기록에는 ‘${name}’ 헤드가 없습니다.`,
+  layerHead: (layer, head) => `${layer}층 ${head}번 헤드`,
+  about: {
+    title: "이 화면의 숫자가 뜻하는 것",
+    weight:
+      "가중치는 한 층의 한 헤드에서 한 토큰(쿼리)이 읽은 것 가운데 다른 토큰(키)이 차지하는 몫입니다. 한 쿼리의 가중치를 모두 더하면 1이며, 모델이 실행될 때 쓴 값을 그대로 정확히 계산해 보여 줍니다.",
+    not: "가중치가 곧 설명은 아닙니다. 헤드가 무엇을 읽는지 말할 뿐, 모델이 그것으로 무엇을 하는지는 말하지 않습니다. 가중치가 커도 전해지는 값은 작을 수 있고, 헤드가 쓸 곳 없는 가중치를 첫 토큰이 받아 두기도 하며, 뒤의 층이 한 헤드의 일을 되돌리기도 합니다. 깊은 층의 토큰은 이미 여러 단어가 섞인 것입니다.",
+    then: "보이는 것은 살펴볼 자리입니다. 모델에 정말 필요한지는 그것을 빼고 모델을 다시 실행해 보아야 압니다.",
+  },
+};

@@ -1,0 +1,3 @@
+export const en = { name: "Steps" };
+
+export const ko: typeof en = { name: "계산" };
