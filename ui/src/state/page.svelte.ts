@@ -5,6 +5,7 @@ import type { Source } from "../source/source";
 import { type Language, WORDS, type Words } from "../words";
 import type { About, MapAbout, Recorded } from "./about";
 import { Labels } from "./labels";
+import { type Measures, Report } from "./report.svelte";
 import { Selection } from "./selection.svelte";
 import type { Theme } from "./theme";
 
@@ -47,6 +48,21 @@ export class Page {
     if (!found) {
       found = new Labels(this.source, recording, text, batch);
       this.known.set(name, found);
+    }
+    return found;
+  }
+
+  private readonly reports = new Map<string, Report>();
+
+  /** The report on the heads of a recording; views share it. */
+  report(recording: number, measures: Measures): Report {
+    const recorded = this.about.recordings[recording];
+    if (!recorded) throw new Error(`no recording ${recording}`);
+    const name = `${recording} ${measures}`;
+    let found = this.reports.get(name);
+    if (!found || found.failure) {
+      found = new Report(this.source, recording, measures, recorded);
+      this.reports.set(name, found);
     }
     return found;
   }

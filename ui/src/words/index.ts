@@ -4,6 +4,7 @@ import * as flow from "./flow";
 import * as grid from "./grid";
 import * as heads from "./heads";
 import * as map from "./map";
+import * as measures from "./measures";
 import * as segments from "./segments";
 import * as shell from "./shell";
 import * as steps from "./steps";
@@ -12,7 +13,7 @@ import * as text from "./text";
 export const LANGUAGES = ["en", "ko"] as const;
 export type Language = (typeof LANGUAGES)[number];
 
-const parts = { compare, flow, grid, heads, map, segments, shell, steps, text };
+const parts = { compare, flow, grid, heads, map, measures, segments, shell, steps, text };
 
 export type Words = { [Part in keyof typeof parts]: (typeof parts)[Part]["en"] };
 

@@ -1,0 +1,51 @@
+/** The columns of the report: what they are called, and what they say, in one sentence. */
+type Measure = readonly [name: string, meaning: string];
+
+export const en: Record<string, Measure> = {
+  layer: ["layer", "Number of the attention map, from 0."],
+  head: ["head", "Number of the head in its layer, from 0."],
+  entropy: ["entropy", "How widely it reads, in nats: 0 is one token, ln T is all evenly."],
+  distance: ["distance", "How far away it reads, in tokens."],
+  first: ["first token", "Weight on the first token, where many heads put what they do not need."],
+  itself: ["itself", "Weight of a token on itself."],
+  previous: ["previous", "Weight on the token just before."],
+  most_read: ["most read", "The position that receives most."],
+  most_read_share: ["its share", "What part of all weight the most read position receives."],
+  most_read_token: ["its token", "The token at the most read position."],
+  sink_rate: ["sink rate", "In what part of the texts the first token takes over 0.3."],
+  concentration: ["concentration", "How unevenly positions are read: 0 all alike, 1 only one."],
+  confidence: ["confidence", "The largest weight of a query, on average."],
+  positional: ["positional", "How often the largest weight lies at the usual distance."],
+  positional_offset: ["its offset", "That usual distance: −1 is the token before."],
+  window: ["window", "The width of a sliding window that would hold 90 % of all weight."],
+  duplicate: ["duplicate", "Weight on earlier occurrences of the same token."],
+  induction: ["induction", "Weight on what came after earlier occurrences of the same token."],
+  prefix_matching: [
+    "prefix matching",
+    "The same as induction, over tokens that have occurred before.",
+  ],
+  special: ["special", "Weight on special tokens."],
+};
+
+export const ko: typeof en = {
+  layer: ["층", "어텐션 맵의 번호, 0부터 셉니다."],
+  head: ["헤드", "그 층에서의 헤드 번호, 0부터 셉니다."],
+  entropy: ["엔트로피", "얼마나 넓게 읽는지(nat): 0이면 한 토큰만, ln T면 모두 고르게 읽습니다."],
+  distance: ["거리", "얼마나 먼 곳을 읽는지, 토큰 수로 나타냅니다."],
+  first: ["첫 토큰", "첫 토큰에 준 가중치. 많은 헤드가 남는 가중치를 여기에 둡니다."],
+  itself: ["자기 자신", "토큰이 자기 자신에게 준 가중치."],
+  previous: ["바로 앞", "바로 앞 토큰에 준 가중치."],
+  most_read: ["가장 많이 읽힌 곳", "가중치를 가장 많이 받은 위치."],
+  most_read_share: ["그 몫", "가장 많이 읽힌 위치가 전체 가중치에서 받은 몫."],
+  most_read_token: ["그 토큰", "가장 많이 읽힌 위치의 토큰."],
+  sink_rate: ["싱크 비율", "첫 토큰이 0.3 넘게 받은 글의 비율."],
+  concentration: ["집중도", "위치들이 얼마나 고르지 않게 읽혔는지: 0은 모두 같음, 1은 하나뿐."],
+  confidence: ["확신도", "쿼리의 가장 큰 가중치, 평균."],
+  positional: ["위치성", "가장 큰 가중치가 늘 같은 거리에 있는 비율."],
+  positional_offset: ["그 거리", "그 거리: −1은 바로 앞 토큰."],
+  window: ["창", "전체 가중치의 90%를 담는 데 필요한 슬라이딩 윈도의 너비."],
+  duplicate: ["중복", "같은 토큰이 앞서 나온 곳에 준 가중치."],
+  induction: ["유도", "같은 토큰이 앞서 나온 곳의 바로 다음에 준 가중치."],
+  prefix_matching: ["접두 일치", "앞서 나온 적이 있는 토큰만 놓고 본 유도."],
+  special: ["특수 토큰", "특수 토큰에 준 가중치."],
+};
