@@ -166,3 +166,55 @@ def test_learned_positions_end() -> None:
         model(ids_of(1, 8), cache=cache)
         with pytest.raises(ValueError, match=r"9 tokens.*8 positions"):
             model(ids_of(1, 1), cache=cache)
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("sizes", [(6,), (2, 3, 1), (1,) * 6])
+@pytest.mark.parametrize("length", [6, 5, 3, 1, 0])
+@torch.no_grad()
+def test_a_truncated_cache_goes_on_with_other_tokens(
+    config: Config, sizes: tuple[int, ...], length: int
+) -> None:
+    model = decoder(config)
+    first, second = ids_of(2, 6), ids_of(2, 5, seed=1)
+    whole = torch.cat([first[:, :length], second], dim=1)
+    cache = model.new_cache()
+    in_pieces(model, first, sizes, cache=cache)
+    if not cache.truncate(length):
+        assert config.windows  # a key that was dropped is needed again
+        assert cache.length == 6
+        model(ids_of(2, 1), cache=cache)  # and the cache is as it was
+        return
+    assert cache.length == length
+    torch.testing.assert_close(model(second, cache=cache), model(whole)[:, length:])
+
+
+@torch.no_grad()
+def test_a_window_takes_back_what_its_buffer_still_has() -> None:
+    model = decoder(CONFIGS["window"])
+    first, second = ids_of(1, 8), ids_of(1, 3, seed=1)
+    cache = model.new_cache()
+    model(first, cache=cache)
+    assert cache.truncate(4)
+    whole = torch.cat([first[:, :4], second], dim=1)
+    torch.testing.assert_close(model(second, cache=cache), model(whole)[:, 4:])
+
+
+@torch.no_grad()
+def test_a_truncated_cache_forgets_padding_too() -> None:
+    model = decoder(GPT)
+    ids, mask = ids_of(2, 6), torch.ones(2, 6, dtype=torch.bool)
+    mask[1, :2] = False
+    cache = model.new_cache()
+    model(ids, mask, cache)
+    assert cache.truncate(4)
+    new = ids_of(2, 2, seed=1)
+    whole = torch.cat([ids[:, :4], new], dim=1)
+    expected = model(whole, torch.cat([mask[:, :4], mask.new_ones(2, 2)], dim=1))
+    torch.testing.assert_close(model(new, cache=cache), expected[:, 4:])
+
+
+def test_a_cache_has_no_tokens_that_it_has_not_seen() -> None:
+    cache = decoder(GPT).new_cache()
+    with pytest.raises(ValueError, match=r"truncate\(1\): the cache holds 0 tokens"):
+        cache.truncate(1)

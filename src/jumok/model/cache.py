@@ -109,6 +109,26 @@ class LayerCache:
             self._values[:, :, :kept] = old_values[:, :, part]
         self._start, self._stop = 0, kept
 
+    def start_without(self, count: int, length: int) -> int | None:
+        """Where the needed keys would begin in the buffer, without the last ``count`` tokens.
+
+        Args:
+            count: how many tokens are taken back.
+            length: how many are left.
+
+        Returns:
+            The place, or `None` where the window has dropped a key that is needed then.
+        """
+        if self.window is None:
+            return self._start
+        needed = min(length, self.window - 1)
+        start = self._stop - count - needed
+        return start if start >= 0 else None
+
+    def take_back(self, count: int, start: int) -> None:
+        """Forget the last ``count`` tokens; ``start`` is from `start_without`."""
+        self._start, self._stop = start, self._stop - count
+
     def fork(self) -> LayerCache:
         """A copy that goes its own way."""
         twin = LayerCache(self.window, self._room)
@@ -144,6 +164,31 @@ class KeyValueCache:
         self.layers = [LayerCache(window, self.room) for window in self.windows]
         self.length = 0
         self.visible: Tensor | None = None
+
+    def truncate(self, length: int) -> bool:
+        """Forget all tokens but the first ``length``, to go on from there with others.
+
+        Returns:
+            Whether it could be done: not where a window has dropped keys that are needed again.
+            The cache is then as it was; `reset` it and read the text anew.
+
+        Raises:
+            ValueError: the cache has seen fewer tokens.
+        """
+        if not 0 <= length <= self.length:
+            raise ValueError(f"truncate({length}): the cache holds {self.length} tokens")
+        count = self.length - length
+        starts = [layer.start_without(count, length) for layer in self.layers]
+        if not count:
+            return True
+        if any(start is None for start in starts):
+            return False
+        for layer, start in zip(self.layers, starts, strict=True):
+            assert start is not None
+            layer.take_back(count, start)
+        self.length = length
+        self.visible = None if self.visible is None else self.visible[:, :length]
+        return True
 
     def fork(self) -> KeyValueCache:
         """A copy that goes its own way, to try several continuations of one text."""

@@ -82,6 +82,23 @@ class ForeignCache(KeyValueCache):
         self.inner: Any = None
         self.source: tuple[Any, Tensor | None] | None = None
 
+    def truncate(self, length: int) -> bool:
+        """Forget all tokens but the first ``length``; whether transformers' cache could."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"truncate({length}): the cache holds {self.length} tokens")
+        if length == self.length:
+            return True
+        layers = getattr(self.inner, "layers", None)
+        if not length or not layers or type(self.inner).__name__ != "DynamicCache":
+            return False
+        # A layer that keeps a window or a state can't go back.
+        if any(type(layer).__name__ != "DynamicLayer" for layer in layers):
+            return False
+        self.inner.crop(length - self.length)  # negative: so many tokens less
+        self.length = length
+        self.visible = None if self.visible is None else self.visible[:, :length]
+        return True
+
     def fork(self) -> ForeignCache:
         """A copy that goes its own way."""
         twin = ForeignCache()
