@@ -45,6 +45,7 @@ TORCH_ON_IMPORT |= {
     f"lens/{room}.py"
     for room in (
         "ablate",
+        "given_ids",
         "hearing",
         "keeping",
         "leave_out",

@@ -27,6 +27,7 @@ from jumok.lens.stored import StoredArrays, StoredCall
 from jumok.lens.writing import FORMAT, Writer, described
 
 if TYPE_CHECKING:
+    from jumok.lens.labelled import LabelledText
     from jumok.lens.segment_tables import Tables
 
 
@@ -40,6 +41,9 @@ class Recording(Sequence[AttentionMap]):
         model_name: class name of the model, or what it was called.
         ids: token ids the model was given, NumPy (batch, tokens), those of later decode steps
             appended; `None` if it was given none.
+        decoder_ids: the same of an encoder-decoder's decoder; `None` of any other model.
+        texts: "ids" and "decoder_ids" → what these tokens say, one text for each sequence of the
+            batch, after `label` or from a file that was saved with it; empty before.
         without_attention: modules that ran and mix tokens without attention weights (Mamba,
             linear attention, FNet, RWKV, or a layer that skips its attention): path → class name.
         output_gradients: name of a map → the gradient of its attention's output, before the
@@ -50,6 +54,8 @@ class Recording(Sequence[AttentionMap]):
     def __init__(self, model_name: str, maps: Sequence[AttentionMap] = ()) -> None:
         self.model_name = model_name
         self.ids: np.ndarray[Any, np.dtype[np.int64]] | None = None
+        self.decoder_ids: np.ndarray[Any, np.dtype[np.int64]] | None = None
+        self.texts: dict[str, tuple[LabelledText, ...]] = {}
         self.without_attention: dict[str, str] = {}
         self.output_gradients: dict[str, Array] = {}
         self._maps = list(maps)
@@ -161,17 +167,66 @@ class Recording(Sequence[AttentionMap]):
             console.print(self)
         return capture.get().rstrip()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def label(self, tokenizer: Any, text: str | None = None, prompt: int | None = None) -> None:
+        """Read the token ids with their tokenizer, so that the recording knows its words.
+
+        Fills `texts`; `save` then keeps labels, words and passages in the file.
+
+        Args:
+            tokenizer: the model's; ours, a ``tokenizers.Tokenizer`` or a transformers tokenizer.
+            text: what the model read (the prompt, if it went on), where that was one text;
+                without it, it is rebuilt from the ids.
+            prompt: how many tokens the prompt has, if the model went on.
+
+        Raises:
+            ValueError: the recording has no ids, or ``text`` has others.
+        """
+        from jumok.lens.labelled import labelled
+
+        if self.ids is None and self.decoder_ids is None:
+            raise ValueError("the recording has no token ids to label: the model was given none")
+        found = {}
+        if self.ids is not None:
+            found["ids"] = tuple(
+                labelled(tokenizer, row.tolist(), text if len(self.ids) == 1 else None, prompt)
+                for row in self.ids
+            )
+        if self.decoder_ids is not None:
+            found["decoder_ids"] = tuple(
+                labelled(tokenizer, row.tolist()) for row in self.decoder_ids
+            )
+        self.texts = found
+
+    def save(self, path: str | os.PathLike[str], tokenizer: Any = None) -> None:
         """Write the recording to one safetensors file, which `jumok.open` opens without torch.
 
         The file appears under its name only when it is complete. Output projections are not
         written; the norms of the values through them are, so that norm-weighted shares can
         still be had.
+
+        Args:
+            path: name of the file.
+            tokenizer: the model's: the file then knows its words, too; see `label`.
         """
+        if tokenizer is not None:
+            self.label(tokenizer)
         writer = Writer()
         maps = [writer.entry(found) for found in self._maps]
-        ids = None if self.ids is None else writer.add("ids", self.ids)
-        writer.write(Path(path), described(self.model_name, maps, ids, self.without_attention))
+        written: dict[str, Any] = {}
+        for name, ids in (("ids", self.ids), ("decoder_ids", self.decoder_ids)):
+            if ids is not None:
+                written[name] = writer.add(name, ids)
+        if self.texts:
+            from jumok.lens.labelled import written_text
+
+            written["texts"] = {
+                kind: [
+                    writer.add(f"texts.{kind}.{number}", written_text(text))
+                    for number, text in enumerate(texts)
+                ]
+                for kind, texts in self.texts.items()
+            }
+        writer.write(Path(path), described(self.model_name, maps, written, self.without_attention))
 
 
 def open_recording(path: str | os.PathLike[str]) -> Recording:
@@ -223,6 +278,15 @@ def _read(header: dict[str, Any], arrays: StoredArrays) -> Recording:
     recording = Recording(str(header["model"]), [AttentionMap(source) for source in sources])
     if "ids" in header:
         recording.ids = np.array(arrays[header["ids"]])
+    if "decoder_ids" in header:
+        recording.decoder_ids = np.array(arrays[header["decoder_ids"]])
+    if "texts" in header:
+        from jumok.lens.labelled import read_written_text
+
+        recording.texts = {
+            str(kind): tuple(read_written_text(arrays[name]) for name in names)
+            for kind, names in header["texts"].items()
+        }
     recording.without_attention = dict(header.get("without_attention", {}))
     return recording
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from jumok.lens.attention_map import AttentionMap, readable_bytes
 from jumok.lens.call import AttentionCall
 from jumok.lens.chosen_layers import ChosenLayers
+from jumok.lens.given_ids import GivenIds
 from jumok.lens.heads import MEASURES, NEED_IDS, head_sums
 from jumok.lens.hearing import Hearing
 from jumok.lens.keeping import Keeper, read_policy
@@ -144,7 +144,7 @@ class watch(Hearing):
         self._sizes: dict[str, tuple[int, int]] = {}
         self._unheard: dict[str, str] = {}
         self._stored: dict[str, tuple[int, str]] = {}
-        self._new_ids: np.ndarray[Any, np.dtype[np.int64]] | None = None
+        self._ids = GivenIds(model)
 
     def __enter__(self) -> Recording:
         if self._keeper.policy.place == "disk":
@@ -180,10 +180,13 @@ class watch(Hearing):
         tracks = [track for name in self._tracks for track in self._tracks[name]]
         entries = {track.name: track.filed(stream) for track in tracks}
         maps = [entries[found.name] for found in self._recording]
-        ids = self._recording.ids
-        name = None if ids is None else stream.put_shared("ids", ids)
         recording = self._recording
-        stream.finish(described(recording.model_name, maps, name, recording.without_attention))
+        texts = {
+            name: stream.put_shared(name, ids)
+            for name, ids in (("ids", recording.ids), ("decoder_ids", recording.decoder_ids))
+            if ids is not None
+        }
+        stream.finish(described(recording.model_name, maps, texts, recording.without_attention))
 
     def _say_what_is_missing(self) -> None:
         missing = {name: what for name, what in self._unheard.items() if name not in self._modules}
@@ -239,20 +242,14 @@ class watch(Hearing):
     # -- what is heard ------------------------------------------------------------------------
 
     def forward_begins(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        """Keep the token ids of this forward: the first integer (batch, tokens) it is given."""
+        """Keep the token ids of this forward."""
         self._calls.clear()
         self._grown.clear()
-        if module is not self.model:
-            return
-        named = [kwargs[name] for name in ("input_ids", "ids") if name in kwargs]
-        for value in (*named, *args):
-            if isinstance(value, Tensor) and value.ndim == 2 and not value.is_floating_point():
-                if value.dtype == torch.bool:
-                    continue
-                self._new_ids = value.detach().cpu().numpy().astype(np.int64)
-                if self._recording.ids is None:
-                    self._recording.ids = self._new_ids
-                return
+        if module is self.model:
+            self._ids.forward(args, kwargs)
+        elif "encoder" in self.names.get(module, ""):
+            self._ids.encoder(args, kwargs)
+        self._keep_ids()
 
     def hear_nothing(self, name: str, what: str) -> None:
         """Remember that a module attends in a way that no tap hears."""
@@ -316,7 +313,7 @@ class watch(Hearing):
             heads = self._keeper.policy.heads or tuple(range(call.shape[1]))
             tally = self._tallies[name, place] = Tally(full_name, heads)
             self._recording.append(AttentionMap(tally))
-        ids = self._new_ids
+        ids = self._ids.new
         needing = [measure for measure in self._measure if measure in NEED_IDS]
         if needing and ids is None:
             raise ValueError(
@@ -375,11 +372,12 @@ class watch(Hearing):
 
     def _append_ids(self, track: Track) -> None:
         """When a later forward went on where the first map ended, so do its ids."""
-        ids, new = self._recording.ids, self._new_ids
-        if ids is None or new is None or ids.shape[0] != new.shape[0]:
-            return
-        if ids.shape[1] < track.shape[2] and ids.shape[1] + new.shape[1] == track.shape[2]:
-            self._recording.ids = np.concatenate([ids, new], axis=1)
+        self._ids.go_on(track.shape[2])
+        self._keep_ids()
+
+    def _keep_ids(self) -> None:
+        self._recording.ids = self._ids.ids
+        self._recording.decoder_ids = self._ids.decoder_ids
 
 
 def _read_measure(

@@ -1,7 +1,9 @@
 """Recordings as safetensors files: the arrays of every call, and one JSON object about them.
 
-Under the metadata key ``jumok`` lies ``{"format", "model", "maps", "ids", "without_attention"}``;
-each of ``maps`` says of one call its name, shape, scale, mask and the names of its arrays.
+Under the metadata key ``jumok`` lies ``{"format", "model", "maps", "ids", "decoder_ids", "texts",
+"without_attention"}``; each of ``maps`` says of one call its name, shape, scale, mask and the names
+of its arrays. ``texts`` names for each sequence of the ids an array of bytes: JSON, what its tokens
+say (`jumok.lens.labelled`).
 """
 
 from __future__ import annotations
@@ -27,15 +29,13 @@ FORMAT = 1
 def described(
     model_name: str,
     maps: list[dict[str, Any]],
-    ids: str | None,
+    texts: dict[str, Any],
     without_attention: dict[str, str] | None = None,
 ) -> str:
-    """The JSON object of a recording."""
-    header: dict[str, Any] = {"format": FORMAT, "model": model_name, "maps": maps}
+    """The JSON object of a recording; `texts` names the arrays of its ids and labels."""
+    header: dict[str, Any] = {"format": FORMAT, "model": model_name, "maps": maps, **texts}
     if without_attention:
         header["without_attention"] = without_attention
-    if ids is not None:
-        header["ids"] = ids
     return json.dumps(header, ensure_ascii=False)
 
 
