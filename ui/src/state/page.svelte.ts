@@ -10,8 +10,11 @@ import { Selection } from "./selection.svelte";
 import type { Theme } from "./theme";
 
 const KEY = Symbol("page");
+let pages = 0;
 
 export class Page {
+  /** Tells the elements of two widgets in one notebook apart. */
+  readonly id = `jumok-${++pages}`;
   readonly selection = new Selection();
   language = $state<Language>("en");
   theme = $state<Theme>("system");
