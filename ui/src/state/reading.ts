@@ -1,5 +1,5 @@
-/** The words of a text, and what tokens they are made of: all of them, fetched once and kept. */
-import { type Source, fields } from "../source/source";
+/** The words of a text, and what tokens they are made of. */
+import type { Labels } from "./labels";
 
 export interface Word {
   /** Its place among the words of the text. */
@@ -42,70 +42,23 @@ export class Reading {
   }
 }
 
-const CHUNK = 8192;
-
-interface LabelsAnswer {
-  readonly tokens: number;
-  readonly labels: readonly string[];
-  readonly first_word: number;
-  readonly words: {
-    readonly text: readonly string[];
-    readonly before: readonly string[];
-    readonly tokens: readonly (readonly number[])[];
-    readonly special: readonly number[];
-  };
-}
-
-export async function fetchReading(
-  source: Source,
-  recording: number,
-  text: number,
-  batch: number,
-  signal?: AbortSignal,
-): Promise<Reading> {
+/** All words of a text of so many tokens. */
+export async function readingOf(labels: Labels, tokens: number): Promise<Reading> {
   const words: Word[] = [];
-  const labels: string[] = [];
-  for (let start = 0, tokens = 1; start < tokens; start += CHUNK) {
-    const found = await fields<LabelsAnswer>(
-      source,
-      "labels",
-      { recording, text, batch, start },
-      signal,
-    );
-    tokens = found.tokens;
-    for (const label of found.labels) labels.push(label);
-    const special = new Set(found.words.special);
-    found.words.text.forEach((text, place) => {
-      const number = found.first_word + place;
+  const names: string[] = [];
+  for await (const chunk of labels.chunks(tokens)) {
+    for (const label of chunk.labels) names.push(label);
+    const special = new Set(chunk.words.special);
+    chunk.words.text.forEach((text, place) => {
+      const number = chunk.first_word + place;
       words.push({
         number,
         text,
-        before: found.words.before[place] ?? "",
-        tokens: found.words.tokens[place] ?? [],
+        before: chunk.words.before[place] ?? "",
+        tokens: chunk.words.tokens[place] ?? [],
         special: special.has(number),
       });
     });
   }
-  return new Reading(words, labels);
-}
-
-const kept = new WeakMap<Source, Map<string, Promise<Reading>>>();
-
-/** The same, asked for once a text. */
-export function reading(
-  source: Source,
-  recording: number,
-  text: number,
-  batch: number,
-): Promise<Reading> {
-  let known = kept.get(source);
-  if (!known) kept.set(source, (known = new Map<string, Promise<Reading>>()));
-  const key = `${recording} ${text} ${batch}`;
-  let found = known.get(key);
-  if (!found) {
-    found = fetchReading(source, recording, text, batch);
-    known.set(key, found);
-    found.catch(() => known.delete(key));
-  }
-  return found;
+  return new Reading(words, names);
 }

@@ -22,6 +22,18 @@ export interface Line {
 /** How wide a text is drawn, in pixels; `special` for the frame around a special token. */
 export type Measure = (text: string, special: boolean) => number;
 
+/** What is drawn for a word: what no one would see has a sign. */
+export function drawn(word: Word): string {
+  if (word.special) return word.text;
+  const text = word.text.replace(/\r\n|\r|\n/g, "↵").replaceAll("\t", "⇥");
+  return /^ *$/.test(text) ? "␣".repeat(Math.max(1, text.length)) : text;
+}
+
+/** How many lines a word ends by itself: those of its line ends. */
+function ends(word: Word): number {
+  return word.special ? 0 : (word.text.match(/\r\n|\r|\n/g)?.length ?? 0);
+}
+
 const CJK = /[\u3040-\u30ff\u3400-\u9fff\uff00-\uffef]/;
 const MOST_INDENT = 0.3; // of a line
 
@@ -47,7 +59,7 @@ export function broken(words: readonly Word[], width: number, measure: Measure):
     for (let turn = 1; turn < parts.length; turn++) end();
     let gap = tabless(parts.at(-1) ?? "");
     if (pieces.length === 0) gap = indent(gap, width, measure);
-    const sizes = words.slice(at, stop).map((word) => measure(word.text, word.special));
+    const sizes = words.slice(at, stop).map((word) => measure(drawn(word), word.special));
     const whole = sizes.reduce((sum, size) => sum + size, measure(gap, false));
     if (pieces.length > 0 && used + whole > width) {
       end();
@@ -58,14 +70,15 @@ export function broken(words: readonly Word[], width: number, measure: Measure):
       const before = place === at ? gap : "";
       const size = (sizes[place - at] as number) + measure(before, false);
       if (size > width) {
-        for (const [number, text] of split(word.text, width, measure).entries()) {
+        for (const [number, text] of split(drawn(word), width, measure).entries()) {
           if (pieces.length > 0) end();
           put({ word: word.number, text, before: "", first: number === 0 }, measure(text, false));
         }
         continue;
       }
       if (pieces.length > 0 && used + size > width) end();
-      put({ word: word.number, text: word.text, before, first: true }, size);
+      put({ word: word.number, text: drawn(word), before, first: true }, size);
+      for (let turn = ends(word); turn > 0; turn--) end();
     }
     at = stop;
   }
