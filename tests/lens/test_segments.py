@@ -157,6 +157,40 @@ def test_the_answer_is_read_at_the_positions_that_wrote_it() -> None:
     np.testing.assert_allclose(without_text.share.total, found.share.total)
 
 
+def began_at(recording: Recording, first: int, keys: int) -> Recording:
+    """What is recorded of the last tokens, where a cache held the others or the last of them."""
+    maps = []
+    for found in recording:
+        call, norms = found.call, found.value_norms()
+        late = AttentionCall(
+            call.q[:, :, first:], call.k[:, :, keys:], None, call.mask, None, scale=call.scale
+        )
+        maps.append(AttentionMap(Source(late, norms[..., keys:])))
+    return Recording("toy", maps)
+
+
+@pytest.mark.parametrize("masks", [[Causal()], [Window(6)], [Causal(), Window(6)]])
+def test_a_recording_that_begins_in_the_middle(masks: list[Mask | None]) -> None:
+    ids = IDS + TOKENS.encode(" Dogs!")
+    whole, _, _ = recorded([ids], masks)
+    expected = segments(whole, TOKENS, text=TEXT, prompt=len(IDS))
+    first = len(IDS) - 1
+    keys = first - 5 if masks == [Window(6)] else 0  # the cache has dropped those before
+    late = began_at(whole, first, keys)
+    found = segments(late, TOKENS, text=TEXT, prompt=len(IDS), ids=ids)
+    for one, other in ((found.share, expected.share), (found.raw, expected.raw)):
+        np.testing.assert_allclose(one.total[-1], other.total[-1], atol=1e-6)
+    np.testing.assert_allclose(found.even[-1], expected.even[-1])
+    assert not found.even[:2].any()  # nothing is known of what was read before
+    assert found.segments == expected.segments
+
+
+def test_a_recording_with_other_queries_than_the_last_of_the_text() -> None:
+    whole, _, _ = recorded([IDS], [None])
+    with pytest.raises(ValueError, match="its queries aren't the last of the text's 26 tokens"):
+        segments(whole, TOKENS, ids=IDS)
+
+
 def test_an_answer_that_ends_within_a_character() -> None:
     more = TOKENS.encode("한글")[:-1]
     recording, _, _ = recorded([IDS + more], [Causal()])

@@ -17,7 +17,7 @@ from jumok.tokens.signs import is_visible
 if TYPE_CHECKING:
     from jumok.lens.attention_map import AttentionMap
 
-__all__ = ["Apart", "Layout", "Segment", "first_token", "read_edges", "real_positions"]
+__all__ = ["Apart", "Layout", "Segment", "read_edges", "real_positions"]
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
@@ -121,11 +121,8 @@ class Layout:
         )
         return groups, found, tuple(apart)
 
-    def readers(
-        self, groups: Numbers, count: int, attention: AttentionMap, batch: int
-    ) -> list[Numbers]:
-        """The positions that read for each passage; those of the answer wrote it."""
-        real = real_positions(attention, batch)
+    def readers(self, groups: Numbers, count: int, real: Numbers) -> list[Numbers]:
+        """The positions that read for each passage, if they are real; the answer's wrote it."""
         found = [np.flatnonzero((groups == number) & real) for number in range(count)]
         if self.prompt < self.size:
             found[-1] = found[-1] - 1
@@ -203,7 +200,3 @@ def real_positions(attention: AttentionMap, batch: int) -> Numbers:
         return np.ones(attention.shape[2], bool)
     here = real[batch]
     return np.asarray(here.cpu() if hasattr(here, "cpu") else here) > 0
-
-
-def first_token(attention: AttentionMap, batch: int) -> int:
-    return int(np.argmax(real_positions(attention, batch)))

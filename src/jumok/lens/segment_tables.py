@@ -149,20 +149,27 @@ def measure_passages(
     batch: int,
     progress: Progress | None,
 ) -> Measured:
-    """One pass over each layer; rows averaged over each reader."""
+    """One pass over each layer; rows averaged over each reader.
+
+    Queries and keys of a map are the last of the text, where they aren't all of it.
+    """
     raws, shares = [], []
     even = np.zeros((len(readers), columns))
-    known: list[tuple[Any, Numbers]] = []  # what even readers read, by mask
+    known: list[tuple[Any, int, Numbers]] = []  # what even readers read, by mask and keys
 
-    def averaged(rows: Numbers) -> Numbers:  # (…, T, C) → (…, S, C)
+    def averaged(rows: Numbers) -> Numbers:  # (…, Tq, C) → (…, S, C)
         zero = np.zeros((*rows.shape[:-2], columns))
-        means = [rows[..., own, :].mean(-2) if len(own) else zero for own in readers]
+        first = len(groups) - rows.shape[-2]
+        inside = [own[own >= first] - first for own in readers]
+        means = [rows[..., own, :].mean(-2) if len(own) else zero for own in inside]
         return np.stack(means, axis=-2)
 
     for number, (_, attention) in enumerate(maps):
         call = attention.call
         norm = None if norms is None else norms[number][batch]
-        masses = group_masses(call, groups, columns, norm, batch)
+        keys = call.shape[3]
+        seen = groups[len(groups) - keys :]
+        masses = group_masses(call, seen, columns, norm, batch)
         raw = _numpy(masses.raw)
         raws.append(averaged(raw).astype(np.float32))
         if masses.brought is not None:
@@ -170,10 +177,12 @@ def measure_passages(
             total = brought.sum(axis=(0, 2), dtype=np.float64)[:, None]
             brought /= np.where(total > 0, total, 1.0)
             shares.append(averaged(brought).astype(np.float32))
-        evenly = next((rows for mask, rows in known if _same(mask, call.mask)), None)
+        evenly = next(
+            (rows for mask, size, rows in known if size == keys and _same(mask, call.mask)), None
+        )
         if evenly is None:
-            evenly = averaged(visible_shares(call, groups, columns, batch))
-            known.append((call.mask, evenly))
+            evenly = averaged(visible_shares(call, seen, columns, batch))
+            known.append((call.mask, keys, evenly))
         even += evenly / len(maps)
         if progress is not None:
             progress(number + 1, len(maps))

@@ -21,14 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from jumok.lens.segment_layout import (
-    Apart,
-    Layout,
-    Segment,
-    first_token,
-)
+from jumok.lens.segment_layout import Apart, Layout, Segment, real_positions
 from jumok.lens.segment_tables import Tables, measure_passages
-from jumok.lens.selection import recorded_ids, self_attention
+from jumok.lens.selection import last_queries, recorded_ids, self_attention
 from jumok.lens.sources import Head
 from jumok.lens.value_notes import norms_to_weigh_with
 from jumok.tokens import as_tokenizer
@@ -232,6 +227,7 @@ def segments(
     batch: int = 0,
     raw: bool = False,
     progress: Progress | None = None,
+    ids: Sequence[int] | None = None,
 ) -> Segments:
     """How much each passage of a text reads of each, in a recorded forward pass or generation.
 
@@ -250,6 +246,9 @@ def segments(
         batch: which text of the batch.
         raw: show plain attention weights instead of norm-weighted shares.
         progress: called with (layers that are measured, all of them).
+        ids: the token ids of the whole text, without padding, where the recording begins in its
+            middle, as a cache held the beginning already: its maps are (1, H, Tq, Tk), with the
+            last of the tokens as queries. Passages without a recorded query read nothing.
 
     Raises:
         ValueError: passages, layers or a text that are not in the recording; more than 512
@@ -262,8 +261,8 @@ def segments(
         'The warranty covers parts and…'
     """
     tokenizer = as_tokenizer(tokenizer)
-    ids = recorded_ids(recording, tokenizer, text, batch)
-    size = len(ids)
+    whole = recorded_ids(recording, tokenizer, text, batch) if ids is None else list(ids)
+    size = len(whole)
     if prompt is None:
         prompt = size
     elif not 0 < prompt < size:
@@ -271,12 +270,12 @@ def segments(
             f"prompt={prompt}: the recording has {size} tokens; give the number of those that the "
             "prompt has, at least 1 and fewer than all"
         )
-    maps = self_attention(recording, layers, size)
+    maps = (self_attention if ids is None else last_queries)(recording, layers, size)
     causal = all(attention.is_causal for _, attention in maps)
-    layout = Layout(tokenizer, ids, prompt, how, text)
-    first = first_token(maps[0][1], batch) if causal else None
-    groups, found, apart = layout.grouped(first)
-    readers = layout.readers(groups, len(found), maps[0][1], batch)
+    layout = Layout(tokenizer, whole, prompt, how, text)
+    real = real_positions(maps[0][1], batch) if ids is None else np.ones(size, bool)
+    groups, found, apart = layout.grouped(int(np.argmax(real)) if causal else None)
+    readers = layout.readers(groups, len(found), real)
 
     norms, note = norms_to_weigh_with([attention for _, attention in maps], raw)
     columns = len(found) + len(apart)
