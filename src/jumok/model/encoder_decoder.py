@@ -82,6 +82,25 @@ class EncoderDecoder(nn.Module):
         Raises:
             ValueError: shapes, ids or lengths that the model can't take.
         """
+        hidden = self.hidden(
+            source_ids, target_ids, source_mask, cache, target_mask=target_mask, last=last
+        )
+        return linear(hidden, self.head_weight, self.head_bias)  # (B, Tt, V)
+
+    def hidden(
+        self,
+        source_ids: Tensor | None,
+        target_ids: Tensor,
+        source_mask: Tensor | None = None,
+        cache: EncoderDecoderCache | None = None,
+        *,
+        target_mask: Tensor | None = None,
+        last: int | None = None,
+    ) -> Tensor:
+        """What logits are made of, (B, Tt, E) or (B, last, E): their scale is in it already.
+
+        Arguments and errors are those of `forward`.
+        """
         if source_ids is not None:
             source, rule = self.read(source_ids, source_mask)
             if cache is not None:
@@ -91,9 +110,13 @@ class EncoderDecoder(nn.Module):
         else:
             source, rule = cache.source, cache.source_rule
         hidden = self.decoder(self._embedding, target_ids, source, rule, cache, target_mask, last)
-        hidden = hidden * self.config.logit_scale if self.config.logit_scale != 1.0 else hidden
-        weight = self._embedding.weight if self.head is None else self.head.weight
-        return linear(hidden, weight, self.head_bias)  # (B, Tt, V)
+        scale = self.config.logit_scale
+        return hidden if scale == 1.0 else hidden * scale  # type: ignore[no-any-return]
+
+    @property
+    def head_weight(self) -> Tensor:
+        """(V, E): what hidden states are multiplied with to make logits."""
+        return self._embedding.weight if self.head is None else self.head.weight
 
     def read(
         self, source_ids: Tensor, source_mask: Tensor | None = None

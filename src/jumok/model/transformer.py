@@ -79,6 +79,22 @@ class Decoder(nn.Module):
         Raises:
             ValueError: shapes, ids or lengths that the model can't take.
         """
+        x = self.hidden(ids, mask, cache, last)
+        if self.head is not None:
+            return self.head(x)  # type: ignore[no-any-return]
+        return linear(x, self.embedding.weight)  # (B, T, V)
+
+    def hidden(
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        last: int | None = None,
+    ) -> Tensor:
+        """What logits are made of: the normalised stream, (B, T, E) or (B, last, E).
+
+        Arguments and errors are those of `forward`.
+        """
         mask = read_inputs(ids, mask)
         batch, new = ids.shape
         past = 0 if cache is None else cache.length
@@ -98,12 +114,12 @@ class Decoder(nn.Module):
             turn = None if turns is None else turns[window is not None]
             rule, bias = rules.mask(window, n_keys), rules.bias(new, n_keys)
             x = block(x, rule, turn, layer_cache, bias)  # (B, T, E)
-        if last is not None:
-            x = x[:, max(0, new - last) :]
-        x = self.norm(x)
-        if self.head is not None:
-            return self.head(x)  # type: ignore[no-any-return]
-        return linear(x, self.embedding.weight)  # (B, T, V)
+        return self.norm(x if last is None else x[:, max(0, new - last) :])  # type: ignore[no-any-return]
+
+    @property
+    def head_weight(self) -> Tensor:
+        """(V, E): what hidden states are multiplied with to make logits."""
+        return self.embedding.weight if self.head is None else self.head.weight
 
     def new_cache(self, room: int | None = None) -> KeyValueCache:
         """An empty cache of keys and values for this model.
