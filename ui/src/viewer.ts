@@ -5,6 +5,7 @@
 import { mount as mountComponent, unmount } from "svelte";
 
 import App from "./App.svelte";
+import "./look/data.css";
 import "./look/jumok.css";
 import { EmbeddedSource } from "./source/embedded";
 import { HttpSource } from "./source/http";
