@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from jumok import __version__
-from jumok.cli import ending, generate, look, models, report
+from jumok.cli import chat, ending, generate, lesson, look, models, report
 
 __all__ = ["main"]
 
@@ -44,7 +44,14 @@ def options(
         print(context.get_help())
 
 
-for command in (look.look, generate.generate, report.report, models.models):
+for command in (
+    look.look,
+    chat.chat,
+    generate.generate,
+    report.report,
+    lesson.lesson,
+    models.models,
+):
     app.command()(command)
 
 
