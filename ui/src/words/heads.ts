@@ -1,3 +1,74 @@
-export const en = { name: "Heads" };
+export const en = {
+  name: "Heads",
+  table: "The heads, one a row",
+  head: "head",
+  mark: (name: string) => `Mark head ${name}`,
+  marked: (count: number) => (count === 1 ? "1 head marked" : `${count} heads marked`),
+  markShown: "Mark all shown",
+  unmark: "Unmark all",
+  markedGrid: "See them in the Grid",
+  filter: "Filter",
+  filterHint: "such as  induction > 0.4 and layer < 5",
+  misread: {
+    name: (text: string, some: string) =>
+      `There is no column “${text}”. There are ${some}; a head is 12.3, and marked means those with a mark.`,
+    compare: (text: string) => `Put >, <, =, >=, <= or != before “${text}”.`,
+    value: (text: string) => `“${text}” should begin with a number such as 0.4 or 40 %.`,
+    rest: (text: string) => `“${text}” is too much: join conditions with and, or, not and brackets.`,
+  },
+  shown: (shown: number, all: number) =>
+    shown === all ? `${all} heads` : `${shown} of ${all} heads`,
+  more: "All measures",
+  moreNote: "induction, window, confidence and others: about twice the work",
+  loading: (done: number, all: number) => `Layer ${done} of ${all} …`,
+  across: "Across",
+  up: "Up",
+  plot: (x: string, y: string, count: number) =>
+    `Scatter plot of ${count} heads: ${x} across, ${y} up. The table below holds the numbers.`,
+  draw: "Draw a frame to mark heads; click a point to choose its head.",
+  firstLayer: "first layer",
+  lastLayer: "last layer",
+  open: "Look at it in",
+  sortUp: "smallest first",
+  sortDown: "largest first",
+  columns: "What the columns mean",
+  mean: "Every number is the mean over the tokens of this text that read.",
+  not: "A high score says where a head looked in this text, not what the model would do without it. Another text may give another order; for the model’s need of a head, run it without.",
+};
 
-export const ko: typeof en = { name: "헤드" };
+export const ko: typeof en = {
+  name: "헤드",
+  table: "헤드 표, 한 줄에 하나",
+  head: "헤드",
+  mark: (name) => `헤드 ${name} 표시`,
+  marked: (count) => `헤드 ${count}개 표시됨`,
+  markShown: "보이는 것 모두 표시",
+  unmark: "표시 모두 지우기",
+  markedGrid: "모아보기에서 보기",
+  filter: "거르기",
+  filterHint: "예: induction > 0.4 and layer < 5",
+  misread: {
+    name: (text, some) =>
+      `‘${text}’ 열은 없습니다. 있는 열: ${some}. 12.3은 헤드 하나를, marked는 표시한 헤드를 뜻합니다.`,
+    compare: (text) => `‘${text}’ 앞에 >, <, =, >=, <=, != 가운데 하나를 쓰세요.`,
+    value: (text) => `‘${text}’ 자리에는 0.4나 40 % 같은 수가 와야 합니다.`,
+    rest: (text) => `‘${text}’ 부분을 읽지 못했습니다. 조건은 and, or, not과 괄호로 잇습니다.`,
+  },
+  shown: (shown, all) => (shown === all ? `헤드 ${all}개` : `헤드 ${all}개 중 ${shown}개`),
+  more: "모든 척도",
+  moreNote: "유도, 창, 확신도 등. 계산이 두 배쯤 걸립니다",
+  loading: (done, all) => `${all}개 층 중 ${done}개 …`,
+  across: "가로",
+  up: "세로",
+  plot: (x, y, count) =>
+    `헤드 ${count}개의 산점도: 가로는 ${x}, 세로는 ${y}. 숫자는 아래 표에 있습니다.`,
+  draw: "네모를 그리면 헤드가 표시되고, 점을 누르면 그 헤드가 선택됩니다.",
+  firstLayer: "첫 층",
+  lastLayer: "마지막 층",
+  open: "다른 보기에서 보기",
+  sortUp: "작은 것부터",
+  sortDown: "큰 것부터",
+  columns: "열의 뜻",
+  mean: "모든 숫자는 이 글에서 읽는 토큰들의 평균입니다.",
+  not: "점수가 높다는 것은 이 글에서 헤드가 그곳을 보았다는 뜻이지, 그 헤드가 없으면 모델이 어떻게 될지를 말하지는 않습니다. 다른 글에서는 순서가 다를 수 있습니다. 모델에 필요한지는 그 헤드 없이 실행해 보아야 압니다.",
+};
