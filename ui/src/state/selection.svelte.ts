@@ -64,7 +64,7 @@ const FIELDS = {
   /** The place of the head along the map's axis of heads. */
   head: index(true),
   batch: index(true),
-  /** The pinned query and key token, `null` where none is. */
+  /** The pinned query (row of the map) and key (column), `null` where none is. */
   query: position,
   key: position,
   pooling: choice(["max", "mean"] as const, "max"),
