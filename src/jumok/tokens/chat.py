@@ -9,7 +9,7 @@ from jumok.tokens.passages import Passage, numbered
 from jumok.tokens.signs import shortened
 from jumok.tokens.tokenizer import Tokenizer
 
-__all__ = ["messages_in", "render"]
+__all__ = ["messages_in", "prompt_text", "render"]
 
 _SHAPE = '{"role": "user", "content": "…"}'
 
@@ -64,17 +64,11 @@ def render(
     Raises:
         ValueError: there is no template, it refuses these messages, or changes what they say.
     """
-    template = tokenizer.chat_template
-    if template is None:
-        raise ValueError(
-            "the model has no chat template; give its prompt as plain text, with the marks that "
-            "the model was trained with"
-        )
-    text = _filled(tokenizer, template, messages, ask)
+    text = prompt_text(tokenizer, messages, ask)
     # Marks in the place of the contents show where each of them goes.
     marks = [f"\ue000{number}\ue001" for number in range(len(messages))]
     marked = [{**one, "content": mark} for one, mark in zip(messages, marks, strict=True)]
-    frame = _filled(tokenizer, template, marked, ask)
+    frame = prompt_text(tokenizer, marked, ask)
     for trimmed in (False, True):
         passages, whole, rest = [], "", frame
         for one, mark in zip(messages, marks, strict=True):
@@ -93,11 +87,18 @@ def render(
     )
 
 
-def _filled(
-    tokenizer: Tokenizer, template: str, messages: Sequence[dict[str, str]], ask: bool
-) -> str:
-    """The template filled in, as transformers does it; in a sandbox, as anybody may have written
-    it."""
+def prompt_text(tokenizer: Tokenizer, messages: Sequence[dict[str, str]], ask: bool = False) -> str:
+    """The conversation as one text, as `render` gives it; the template may change the messages.
+
+    The template is filled in as transformers does it, in a sandbox, as anybody may have written
+    it.
+    """
+    template = tokenizer.chat_template
+    if template is None:
+        raise ValueError(
+            "the model has no chat template; give its prompt as plain text, with the marks that "
+            "the model was trained with"
+        )
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

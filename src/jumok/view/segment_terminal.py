@@ -24,13 +24,14 @@ from jumok.view.segment_wording import (
     read_by,
     reader_name,
     row_name,
+    short_meaning,
     times,
     title,
     without,
 )
 from jumok.view.wording import SHADES, percent
 
-__all__ = ["look_segments", "markdown"]
+__all__ = ["look_segments", "markdown", "read_list"]
 
 _LEAST_NAME = 14  # cells of a row's name in the table
 _MOST_NAME = 36
@@ -48,6 +49,14 @@ def look_segments(data: Segments) -> RenderableType:
     parts += [indented(paragraph(line)) for line in headline(data)]
     parts += ["", _List(data), "", *map(_as_paragraph, heads_named(data)), _Table(data), ""]
     return Group(*parts, *dimmed(meaning(data)))
+
+
+def read_list(data: Segments, explained: bool = True) -> RenderableType:
+    """What the last passage read, as a list alone; with a line on the numbers if ``explained``."""
+    parts: list[RenderableType] = [_List(data)]
+    if explained:
+        parts += dimmed([f"  {line}" for line in short_meaning(data)])
+    return Group(*parts)
 
 
 def _as_paragraph(line: str) -> RenderableType:

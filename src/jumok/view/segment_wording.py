@@ -200,6 +200,17 @@ def meaning(data: Segments) -> list[str]:
     return lines
 
 
+def short_meaning(data: Segments) -> list[str]:
+    """What the numbers of a list are, in a line."""
+    what = "what attention brought to the answer" if data.measure == "share" else "attention"
+    between = any(apart.kind == "between" for apart in data.apart)
+    return [
+        f"share: of {what}, all heads, mean of {layers_named(data.layers)}; ×: over an even "
+        f"reader's. {'Between the segments stand the marks of the chat. ' if between else ''}"
+        "It shows where the model looked, not what mattered."
+    ]
+
+
 def heads_named(data: Segments) -> list[str]:
     """The heads by which the passage that is read most is read."""
     ranked = data.ranked()
