@@ -153,9 +153,9 @@ class _ManyProcesses(World):
 
         place = [self.device.index] if self.device.type == "cuda" else None
         wrapped = DistributedDataParallel(
-            objective, device_ids=place, gradient_as_bucket_view=True, broadcast_buffers=False
+            objective, device_ids=place, gradient_as_bucket_view=True, forward_sync_buffers=False
         )
-        wrapped.register_comm_hook(None, _add_up)
+        wrapped.register_comm_hook(None, lambda _, bucket: _added(bucket))
         return wrapped
 
     def sum(self, *values: float) -> tuple[float, ...]:
@@ -227,7 +227,6 @@ class _Shards(_ManyProcesses):
             FSDPModule,
             MixedPrecisionPolicy,
             fully_shard,
-            register_fsdp_forward_method,
         )
 
         policy = MixedPrecisionPolicy(
@@ -238,13 +237,13 @@ class _Shards(_ManyProcesses):
         for block in [module for module in objective.modules() if isinstance(module, Block)]:
             if isinstance(block, DecoderBlock):
                 # Keys and values of the source are formed before the block itself is called.
-                fully_shard(block.cross_attention, mesh=mesh, mp_policy=policy)
-                register_fsdp_forward_method(block.cross_attention, "keys_values")
+                fully_shard(block.cross_attention.kv, mesh=mesh, mp_policy=policy)
             fully_shard(block, mesh=mesh, mp_policy=policy)
         fully_shard(objective, mesh=mesh, mp_policy=policy)
         for module in objective.modules():
             if isinstance(module, FSDPModule):
                 module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
         return objective
 
     def last(self, module: nn.Module, last: bool) -> AbstractContextManager[None]:
@@ -339,7 +338,7 @@ def _device(name: str | None, local_rank: int) -> torch.device:
     return torch.device("cuda", number)
 
 
-def _add_up(_: None, bucket: Any) -> torch.futures.Future[Tensor]:
+def _added(bucket: Any) -> torch.futures.Future[Tensor]:
     """Gradients of all processes added, where DDP would take their mean."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
