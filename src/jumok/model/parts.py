@@ -129,7 +129,11 @@ class MaskedHead(nn.Module):
 
     def forward(self, hidden: Tensor, embeddings: Tensor) -> Tensor:
         """(B, T, E) and (V, E) → (B, T, V)"""
-        return linear(self.norm(self.activation(self.dense(hidden))), embeddings, self.bias)
+        return linear(self.states(hidden), embeddings, self.bias)
+
+    def states(self, hidden: Tensor) -> Tensor:
+        """What is held against every embedding: (…, E) → (…, E)"""
+        return self.norm(self.activation(self.dense(hidden)))  # type: ignore[no-any-return]
 
 
 # Positions ------------------------------------------------------------------------------------
