@@ -1,3 +1,75 @@
-export const en = { name: "Segments" };
+export const en = {
+  name: "Segments",
+  cut: "Cut into",
+  ways: {
+    paragraphs: "Paragraphs",
+    lines: "Lines",
+    chat: "Turns of a chat",
+    even: "16 equal parts",
+  } as Record<string, string>,
+  scope: "Over",
+  measure: "Measure",
+  table: "Rows read columns: what part of its attention each segment gives to each",
+  reader: "Reads",
+  read: "is read",
+  apart: {
+    first: "first token",
+    special: "special tokens",
+    between: "between segments",
+  } as Record<string, string>,
+  itself: "itself",
+  hidden: "–",
+  hiddenLong: "cannot be seen",
+  tokens: (count: number) => (count === 1 ? "1 token" : `${count.toLocaleString("en")} tokens`),
+  cell: (reader: string, column: string, share: string) => `${reader} reads ${share} of ${column}`,
+  map: (count: number) =>
+    `Heat map of ${count} × ${count} segments; arrow keys walk from cell to cell.`,
+  readsMost: (reader: string) => `What “${reader}” reads`,
+  chosenCell: (reader: string, column: string) => `“${reader}” reads “${column}”`,
+  share: "share",
+  even: "an even reader",
+  times: "times that",
+  text: "Show both in the text",
+  none: "It sees no other segment.",
+  darkest: (share: string) => `Darkest: ${share}`,
+  meaning: {
+    raw: "A share is the part of its attention that the tokens of a segment give, on average, to all tokens of another. All shares of a row, itself and those apart included, make 100 %.",
+    norm: "A share is the part that comes from a segment of all that attention brings to the tokens of another: weight times length of the value. All shares of a row, itself and those apart included, make 100 %.",
+  },
+  length:
+    "A long segment gets more by its length alone: × says how many times more it gets than from a reader who reads all that it sees alike. What stands near is read more in every text.",
+  not: "It shows where the model looked, not what it could do without: for that, leave a segment out and ask again.",
+};
 
-export const ko: typeof en = { name: "구간" };
+export const ko: typeof en = {
+  name: "구간",
+  cut: "나누기",
+  ways: { paragraphs: "문단", lines: "줄", chat: "대화의 차례", even: "같은 길이 16개" },
+  scope: "범위",
+  measure: "척도",
+  table: "가로줄이 세로줄을 읽습니다. 구간마다 어텐션을 어디에 얼마나 주는지 보여 줍니다",
+  reader: "읽는 구간",
+  read: "읽히는 구간",
+  apart: { first: "첫 토큰", special: "특수 토큰", between: "구간 사이" },
+  itself: "자기 자신",
+  hidden: "–",
+  hiddenLong: "볼 수 없음",
+  tokens: (count) => `토큰 ${count.toLocaleString("ko")}개`,
+  cell: (reader, column, share) => `${reader}: ${column} 읽기 ${share}`,
+  map: (count) => `구간 ${count} × ${count}의 히트맵. 화살표 키로 칸을 옮겨 다닙니다.`,
+  readsMost: (reader) => `‘${reader}’ 구간이 읽는 것`,
+  chosenCell: (reader, column) => `‘${reader}’ → ‘${column}’`,
+  share: "몫",
+  even: "고르게 읽을 때",
+  times: "그 몇 배",
+  text: "본문에서 둘 다 보기",
+  none: "볼 수 있는 다른 구간이 없습니다.",
+  darkest: (share) => `가장 진한 색: ${share}`,
+  meaning: {
+    raw: "몫은 한 구간의 토큰들이 다른 구간의 모든 토큰에 주는 어텐션의 평균입니다. 자기 자신과 따로 보이는 것까지 한 줄을 모두 더하면 100%입니다.",
+    norm: "몫은 어텐션이 한 구간의 토큰들에 가져오는 것 가운데 다른 구간에서 오는 부분입니다(가중치 × 값의 길이). 자기 자신과 따로 보이는 것까지 한 줄을 모두 더하면 100%입니다.",
+  },
+  length:
+    "긴 구간은 길다는 것만으로 더 많이 받습니다. ×는 볼 수 있는 것을 모두 고르게 읽을 때보다 몇 배를 받는지를 말합니다. 가까이 있는 것은 어느 글에서나 더 많이 읽힙니다.",
+  not: "모델이 어디를 보았는지를 보여 줄 뿐, 무엇이 없어도 되는지를 말하지는 않습니다. 그것은 구간을 빼고 다시 물어보아야 압니다.",
+};
