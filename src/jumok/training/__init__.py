@@ -10,7 +10,7 @@ Who calls whom (`loop.train`, top to bottom)::
     settings.Training               everything that is asked for; frozen, checked, JSON both ways
     parallel.join(training)         -> World: this process and the others, its device
     corpus.read_corpus(…)           -> Corpus: documents of a file, a folder, "topics", a task
-    tokenise.new_tokenizer(…)       -> Tokenizer, trained if asked for
+    new_tokenizer.new_tokenizer(…)  -> Tokenizer, trained if asked for
     tokenise.tokenise(…)            -> Tokens: token files for training and for validation
     batches.new_batches(…)          -> Batches: step number -> Batch
     sizes.new_model(…)              -> a Decoder, Encoder or EncoderDecoder
@@ -25,33 +25,41 @@ Seams. B batch, T context, Ts and Tt tokens of source and target. ``tell`` is ho
 how far it is: ``tell(what: str, done: int, total: int | None)``, called a few times a second at
 most; ``total`` and ``done`` in the same unit (bytes, documents).
 
-``corpus.py`` (``tasks.py`` generates)::
+``corpus.py`` (``files.py`` reads, ``tasks.py`` generates)::
 
-    read_corpus(corpus: str | Path) -> Corpus      # ValueError, OSError: no such corpus, empty, …
+    read_corpus(corpus: str | Path, *, pairs: bool = False, fields=()) -> Corpus
+        # pairs: family == "seq2seq"; fields: names in .jsonl and .parquet
+        # ValueError, OSError: no such corpus, empty, …
     Corpus.name: str                               # for people: "topics", "corpus.txt"
     Corpus.n_bytes: int | None                     # for progress, if known
     Corpus.pairs: bool                             # documents are (source, target): seq2seq
     Corpus.fingerprint: str                        # changes when the corpus does
     Corpus.documents() -> Iterator[str | tuple[str, str]]
 
-``tokenise.py``, ``token_file.py``::
+``new_tokenizer.py``, ``tokenise.py``, ``token_file.py``::
 
-    new_tokenizer(kind: str, corpus: Corpus, vocab_size: int, folder: Path, tell) -> Tokenizer
-        # kind: "bytes", "bpe" or a folder. Its special tokens, where it is new: bos, eos, pad,
-        # and mask; written to `folder`; read from there if it is there already
-    tokenise(corpus, tokenizer, folder: Path, *, validation: float, workers: int | None, tell)
-        -> Tokens                                  # .train, .validation: TokenFile; resumable
+    new_tokenizer(kind: str, corpus, vocab_size: int, folder: Path, tell, *, family) -> Tokenizer
+        # kind: "bytes", "bpe", "smollm2", "minilm" or a folder. A new one has the special tokens
+        # of the family; written to `folder`; read from there if it is there already
+    tokenise(corpus, tokenizer, folder: Path, *, validation: float, family: str, tell) -> Tokens
+        # .train, .validation: TokenFile; parallel by the library's threads; resumable
     TokenFile.n_tokens: int; len(TokenFile): documents
+    special.special_id(tokenizer, "pad_token", …) -> int | None
 
 ``batches.py``: a batch is a pure function of (seed, step, rank, world)::
 
     new_batches(family: str, tokens: TokenFile, tokenizer: Tokenizer, *, batch: int, context: int,
-                seed: int) -> Batches
+                seed: int, apart: bool = False, bos_id: int | None = None) -> Batches
+        # apart ("gpt"): documents in a row don't see each other: Batch.documents, Batch.rule
+        # bos_id ("seq2seq"): what a target begins with, the model's config.bos_id
     Batches(step: int, rank: int = 0, world: int = 1) -> Batch
         # step from 0. The rows of rank r of `batch` rows in all; over the ranks, the same rows in
-        # the same order for any world
+        # the same order for any world. No epoch loses its last rows: steps run on into the next
+    Batches.once(most: int | None, rank, world) -> Iterator[Batch]    # validation: each row once
     Batches.n_batches: int                         # in one pass over the tokens, at least 1
+    Batches.epoch(step) -> float                   # passes that are behind
     Batches.tokens_per_batch: int                  # tokens read in one step, of all ranks
+    Pairs.n_left_out: int                          # pairs longer than the context: say so
 
     @dataclass(frozen=True)
     class Batch:
