@@ -21,6 +21,11 @@ _EXTRA_OF = {
     "jinja2": "torch",
     "transformers": "hf",
     "matplotlib": "view",
+    "starlette": "view",
+    "uvicorn": "view",
+    "anywidget": "view",
+    "ipywidgets": "view",
+    "traitlets": "view",
 }
 
 

@@ -70,9 +70,8 @@ def kept_options(keep: str | None, dtype: str | None, save: Path | None) -> dict
     return options
 
 
-def save_recording(recording: "Recording", name: str, path: Path) -> None:
-    """Save a recording under the model's name."""
-    recording.model_name = name
+def save_recording(recording: "Recording", path: Path) -> None:
+    """Save a recording with the words that it knows."""
     try:
         recording.save(path)
     except OSError as error:

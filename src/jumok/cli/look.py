@@ -175,7 +175,8 @@ def look(
 
     recording = reader.read(text)
     if save is not None:
-        save_recording(recording, reader.name, save)
+        reader.label(recording, text)
+        save_recording(recording, save)
     other = None
     if against is None:
         data = found(text, recording)

@@ -59,10 +59,11 @@ def look_segments(
 
     with telling(f"reading {len(ids):,} tokens") as tell:
         recording = reader.read_ids(ids) if generate is None else reader.go_on(ids, generate, tell)
-        if save is not None:
-            save_recording(recording, reader.name, save)
         assert recording.ids is not None
         answered = recording.ids.shape[1] > len(ids)
+        if save is not None:
+            reader.label(recording, text, len(ids) if answered else None)
+            save_recording(recording, save)
         if generate is not None and not answered:
             raise Refusal(
                 f"{reader.name} wrote nothing: it ends the text here; leave out --generate"

@@ -81,6 +81,11 @@ class Reader:
             self.model(torch.tensor([ids]), **keywords)
         return recording
 
+    def label(self, recording: "Recording", text: str, prompt: int | None = None) -> None:
+        """Let a recording know its model's name and its words."""
+        recording.model_name = self.name
+        recording.label(self.tokenizer, text, prompt)
+
     def go_on(self, ids: list[int], new: int, tell: Tell) -> "Recording":
         """Let the model write up to ``new`` tokens, always the likeliest, and watch it."""
         import torch

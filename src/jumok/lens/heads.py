@@ -101,6 +101,7 @@ def head_sums(
     *,
     ids: Array | None = None,
     special: Collection[int] | None = None,
+    also: Sequence[Observer] = (),
 ) -> HeadSums:
     """Measure one call in one pass.
 
@@ -110,6 +111,7 @@ def head_sums(
         ids: token ids of the keys (B, Tk). Measures that need them are NaN where there are none,
             or where keys or queries are other tokens, as in cross-attention.
         special: ids of the special tokens; ``special`` is NaN without.
+        also: are shown every tile as well; one that raises ends the pass.
 
     Raises:
         ValueError: an unknown name.
@@ -126,7 +128,7 @@ def head_sums(
         quantities=[name for name in ("entropy", "distance") if name in names]
         + ["received", "diagonals"]
         + (["columns"] if keys else []),
-        observers=list(observers.values()),
+        observers=[*observers.values(), *also],
     )
     assert got.received is not None
     assert got.diagonals is not None

@@ -1,0 +1,97 @@
+"""``jumok view``: the page, on a local address."""
+
+import errno
+import ipaddress
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jumok.cli.ending import Refusal
+from jumok.cli.printing import say
+
+if TYPE_CHECKING:
+    from jumok.lens.recording import Recording
+    from jumok.view.questions import Questions
+
+
+def view(
+    recording: Annotated[Path, typer.Argument(help="A recording's file.", show_default=False)],
+    against: Annotated[
+        Path | None,
+        typer.Argument(help="A second one, to compare with the first.", show_default=False),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder with tokenizer.json, to name the tokens of a file that does not know "
+            "its words.",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port to listen at; 0 takes a free one.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
+    open_browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
+    ] = True,
+) -> None:
+    """Walk through the attention maps of a recording, as through a street map.
+
+    The first line of the output is the page's address. Ctrl-C ends it.
+    """
+    from jumok.lens.recording import open_recording
+    from jumok.view.questions import Questions
+
+    files = [recording] if against is None else [recording, against]
+    opened = [open_recording(file) for file in files]
+    if tokenizer is not None:
+        _label(opened, tokenizer)
+    names = [file.name for file in files]
+    if len(names) == 2 and names[0] == names[1]:
+        names = [str(file) for file in files]
+    serve(Questions(opened, names, files), host=host, port=port, open_browser=open_browser)
+
+
+def serve(questions: "Questions", *, host: str, port: int, open_browser: bool) -> None:
+    """Serve the page until Ctrl-C; its address is the first line of stdout."""
+    from jumok.view.server import Server
+
+    if not 0 <= port < 1 << 16:
+        raise Refusal(f"--port {port}: a port is a number from 0 to 65535")
+    try:
+        server = Server(questions, host, port)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise Refusal(str(error)) from error
+        why = "is taken; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else (
+            f"can't be had: {error.strerror or error}"
+        )  # fmt: skip
+        raise Refusal(f"port {port} at {host} {why}") from error
+    print(server.url, flush=True)
+    if not _is_local(host):
+        say(
+            f"jumok: note: {host} is open to the network: whoever has the address above, which "
+            "goes over it unencrypted, sees the recording"
+        )
+    if open_browser:
+        webbrowser.open(server.url)
+    server.run()
+
+
+def _label(opened: Sequence["Recording"], name: str) -> None:
+    from jumok.tokens import Tokenizer
+
+    folder = Path(name)
+    if folder.is_file():
+        folder = folder.parent
+    tokens = Tokenizer.from_folder(folder)
+    for one in opened:
+        one.label(tokens)
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
