@@ -27,7 +27,7 @@ from jumok.model.families.family import suppressed_ids
 from jumok.model.transformer import Decoder, Encoder
 from jumok.model.weight_files import open_safetensors, read_json, replace_file, weight_files
 
-__all__ = ["Model", "build", "read_folder", "write_folder"]
+__all__ = ["Model", "build", "published_rows", "read_folder", "write_folder"]
 
 AnyConfig = Config | EncoderDecoderConfig
 Tensors = Mapping[str, Callable[[], Tensor]]  # name → a function that reads it
@@ -163,6 +163,27 @@ def write_folder(model: Model, folder: str | Path) -> None:
     )
     text = json.dumps(settings, indent=2) + "\n"
     replace_file(folder / "config.json", lambda path: path.write_text(text, "utf-8"))
+
+
+def published_rows(model: Model, ours: str, rows: Tensor) -> tuple[dict[str, Tensor], bool]:
+    """What stands for rows of one of our matrices, under the names of the model's family.
+
+    Args:
+        model: one of ours.
+        ours: the matrix's name, such as "layers.0.attention.qkv.weight".
+        rows: (N, …), a row for each of the matrix's rows.
+
+    Returns:
+        The family's name of each matrix that ours is stacked of → its rows, and whether the
+        family keeps those matrices transposed.
+    """
+    family = _family_for(model)
+    masked = isinstance(model.config, Config) and model.config.masked_head
+    prefix = family.prefix if masked and ours not in family.masked_names else ""
+    piece = _piece(family.names_for(model.config), ours)
+    parts = _parts(piece, ours, rows, model)
+    names = [prefix + name for name in piece.theirs]
+    return dict(zip(names, parts, strict=True)), piece.flipped
 
 
 # Reading --------------------------------------------------------------------------------------
