@@ -18,6 +18,8 @@ __all__ = [
     "EncoderDecoderConfig",
     "MultiHeadAttention",
     "Recording",
+    "Training",
+    "TrainingResult",
     "ablate",
     "ablation_effect",
     "attention",
@@ -35,6 +37,7 @@ __all__ = [
     "segments",
     "softmax",
     "sources",
+    "train",
     "watch",
 ]
 
@@ -59,6 +62,8 @@ if TYPE_CHECKING:
     from jumok.model.loading import load, save
     from jumok.model.sentences import embed
     from jumok.model.transformer import Decoder, Encoder
+    from jumok.training.loop import TrainingResult, train
+    from jumok.training.settings import Training
     from jumok.view.figure import figure
 
 _HOMES = {
@@ -70,6 +75,8 @@ _HOMES = {
     "EncoderDecoderConfig": "jumok.model.config",
     "MultiHeadAttention": "jumok.model.attention",
     "Recording": "jumok.lens.recording",
+    "Training": "jumok.training.settings",
+    "TrainingResult": "jumok.training.loop",
     "ablate": "jumok.lens.ablate",
     "ablation_effect": "jumok.lens.ablate",
     "attention": "jumok.definition",
@@ -87,6 +94,7 @@ _HOMES = {
     "segments": "jumok.lens.segments",
     "softmax": "jumok.definition",
     "sources": "jumok.lens.sources",
+    "train": "jumok.training.loop",
     "watch": "jumok.lens.watch",
 }
 _RENAMED = {"open": "open_recording"}

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from jumok import __version__
-from jumok.cli import chat, ending, generate, lesson, look, models, report, view
+from jumok.cli import chat, ending, generate, lesson, look, models, report, train, view
 
 __all__ = ["main"]
 
@@ -49,6 +49,7 @@ for command in (
     chat.chat,
     generate.generate,
     report.report,
+    train.train,
     view.view,
     lesson.lesson,
     models.models,

@@ -7,8 +7,8 @@ import typer
 from jumok.cli.ending import Refusal
 
 _CORPUS = (
-    "A .txt, .jsonl or .parquet file, a folder of them, topics (Python's own documentation), or a "
-    "generated task: copy, reversal, induction, dates, sums."
+    "A .txt, .md, .jsonl or .parquet file, a folder of them, topics (Python's reference manual), "
+    "or a generated task: task:copy, task:reversal, task:induction, task:dates, task:sums."
 )
 STOPPED = 130  # as a shell counts a process that Ctrl-C has ended
 
@@ -19,6 +19,12 @@ def train(
         str,
         typer.Option(help="Folder of the run. The same command goes on in it.", metavar="FOLDER"),
     ],
+    field: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of .jsonl and .parquet: name of the text (seq2seq: twice).", metavar="NAME"
+        ),
+    ] = None,
     family: Annotated[
         str,
         typer.Option(help="gpt (next token), bert (masked tokens), seq2seq (source to target)."),
@@ -92,7 +98,6 @@ def train(
     ] = None,
     keep: Annotated[int, typer.Option(help="Newest snapshots that stay, besides the best.")] = 2,
     prompt: Annotated[str | None, typer.Option(help="What the sample text goes on from.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes that tokenise.")] = None,
 ) -> int:
     """Teach a model a corpus; the same command again goes on where that has stopped.
 
@@ -100,7 +105,8 @@ def train(
     and report.html. Ctrl-C finishes the step and saves.
     """
     settings = dict(locals())
-    for option, name in (("layers", "n_layers"), ("heads", "n_heads")):
+    settings["field"] = settings["field"] or ()
+    for option, name in (("layers", "n_layers"), ("heads", "n_heads"), ("field", "fields")):
         settings[name] = settings.pop(option)
 
     from jumok.training.settings import OPTIONS, Training

@@ -30,7 +30,12 @@ def draw_curves(rows: list[Row], vocab_size: int, title: str = "") -> Figure:
     figure = Figure(figsize=(8, 5.6), dpi=120, layout="constrained")
     panels: Any = figure.subplots(3, 1, sharex=True, height_ratios=[4, 1, 1])
     upper, rate, speed = panels
-    _line(upper, rows, "loss", "training", color=_BLUE, linewidth=1.2)
+    losses = [row for row in rows if "loss" in row]
+    middles = [  # each is a mean over the steps since the row before
+        (before["step"] + row["step"]) / 2
+        for before, row in zip([Row(step=0), *losses], losses, strict=False)
+    ]
+    upper.plot(middles, [r["loss"] for r in losses], label="training", color=_BLUE, linewidth=1.2)
     _line(upper, rows, "validation", "validation", color=_ORANGE, marker="o", markersize=3)
     highest = max((row["loss"] for row in rows if "loss" in row), default=0.0)
     if highest > 0.8 * math.log(vocab_size):

@@ -15,12 +15,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from jumok.model.blocks import Block
+from jumok.model.config import EncoderDecoderConfig
 from jumok.model.loading import save as save_model
 from jumok.tokens import Tokenizer
 from jumok.training import parallel, snapshot
@@ -30,6 +32,7 @@ from jumok.training.curves import write_curves
 from jumok.training.folder import claim
 from jumok.training.log import Log, Row
 from jumok.training.machine import flops_of, has_bfloat16, machine_name, peak_flops
+from jumok.training.new_tokenizer import new_tokenizer
 from jumok.training.objective import Objective, recomputing
 from jumok.training.optimiser import MovingAverage, new_optimiser, rate, set_rate
 from jumok.training.parallel import World
@@ -46,7 +49,8 @@ from jumok.training.sizes import (
     row_length,
 )
 from jumok.training.terminal import Silence, Terminal, rounded
-from jumok.training.tokenise import new_tokenizer, tokenise
+from jumok.training.token_file import TokenFile
+from jumok.training.tokenise import tokenise
 
 __all__ = ["DivergedError", "TrainingResult", "train"]
 
@@ -139,25 +143,22 @@ class _Run:
             )
         base: tuple[Model, Tokenizer] | None = None
         with world.main_first():
-            self.corpus = read_corpus(training.corpus)
             base = None if training.base is None else load_base(training)
+            self.family = training.family if base is None else family_of(base[0])
+            self.corpus = read_corpus(
+                training.corpus, pairs=self.family == "seq2seq", fields=training.fields
+            )
             self.tokenizer = self._tokenizer(self.corpus, base)
             self.tokens = tokenise(
                 self.corpus,
                 self.tokenizer,
                 training.data_folder,
                 validation=training.validation,
-                workers=training.workers,
+                family=self.family,
                 tell=terminal.tell,
             )
         torch.manual_seed(training.seed)  # the same weights in all processes
         self.model = new_model(training, self.tokenizer) if base is None else base[0]
-        self.family = family_of(self.model)
-        if self.corpus.pairs and self.family != "seq2seq":
-            raise ValueError(
-                f"{training.corpus} has pairs of source and target, which a seq2seq model learns; "
-                f"this one is a {self.family}: family='seq2seq'"
-            )
         if training.lora is not None:
             from jumok.training.lora import add_lora
 
@@ -201,10 +202,17 @@ class _Run:
             return base[1]
         kind = "bpe" if self.training.tokenizer is None else self.training.tokenizer
         return new_tokenizer(
-            kind, corpus, self.training.vocab_size, self.training.data_folder, self.terminal.tell
+            kind,
+            corpus,
+            self.training.vocab_size,
+            self.training.data_folder,
+            self.terminal.tell,
+            family=self.family,
         )
 
-    def _batches(self, tokens: Any) -> Batches:
+    def _batches(self, tokens: TokenFile) -> Batches:
+        config = self.model.config
+        begins = config.decoder.bos_id if isinstance(config, EncoderDecoderConfig) else None
         return new_batches(
             self.family,
             tokens,
@@ -212,6 +220,7 @@ class _Run:
             batch=self.training.rows,
             context=self.context,
             seed=self.training.seed,
+            bos_id=begins,
         )
 
     def _introduce(self) -> None:
@@ -409,14 +418,9 @@ class _Run:
             row["share_of_peak"] = self._flops_per_token * speed / (self.peak * self.world.size)
         return row
 
-    @property
+    @cached_property
     def _flops_per_token(self) -> float:
-        if self.__dict__.get("_flops") is None:
-            batch = self.batches(0)
-            self._flops = flops_of(self.model, batch) / self.batches.tokens_per_batch
-        return self._flops
-
-    _flops: float | None = None
+        return flops_of(self.model, self.batches(0)) / self.batches.tokens_per_batch
 
     def _seconds_left(self, row: Row) -> float | None:
         left = (self.steps - row["step"]) * self.batches.tokens_per_batch

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Objective", "chunked_cross_entropy", "recomputing"]
 
-_CHUNK = 1 << 24  # logits at once: 64 MiB in float32
+_CHUNK = 1 << 21  # logits at once: what a processor's cache holds
+_FEWEST_ROWS = 256  # at once: a product of fewer rows is no longer fast
 _IGNORED = -100
 
 
@@ -153,23 +154,28 @@ class _Chunked(torch.autograd.Function):
         of_bias = torch.zeros_like(weight[:, 0], dtype=wide) if want_bias else None
         total = torch.zeros((), dtype=torch.float64, device=hidden.device)
         size, vocab = len(hidden), len(weight)
-        rows = max(1, min(size, _CHUNK // vocab))
-        for start in range(0, size, rows):
-            part = slice(start, start + rows)
-            x, answers = states[part], targets[part]
-            logits = (x @ table.T).to(wide)  # (n, V)
+        rows = min(size, max(_FEWEST_ROWS, _CHUNK // vocab))
+        # One piece of memory for all chunks: fresh memory costs more than a product of matrices.
+        room = torch.empty(rows, vocab, dtype=wide, device=hidden.device)
+        narrow = room if dtype == wide else torch.empty_like(room, dtype=dtype)
+        for start in range(0, size, max(1, rows)):
+            x, answers = states[start : start + rows], targets[start : start + rows]
+            logits, slopes = room[: len(x)], narrow[: len(x)]  # (n, V)
+            torch.mm(x, table.T, out=slopes)
+            if slopes is not logits:
+                logits.copy_(slopes)
             if bias is not None:
                 logits += bias
-            shares, losses = _softmax(logits, answers, smoothing)
-            total += losses.sum(dtype=torch.float64)
+            total += _to_shares(logits, answers, smoothing)
             if not any(ctx.needs_input_grad):
                 continue
-            _minus_answers(shares, answers, smoothing)
+            _minus_answers(logits, answers, smoothing)
             if of_bias is not None:
-                of_bias += shares.sum(0)
-            slopes = shares.to(dtype)  # (n, V): the gradient of the logits
+                of_bias += logits.sum(0)
+            if slopes is not logits:
+                slopes.copy_(logits)
             if of_hidden is not None:
-                torch.mm(slopes, table, out=of_hidden[part])
+                torch.mm(slopes, table, out=of_hidden[start : start + rows])
             if of_weight is not None and dtype == wide:
                 of_weight.addmm_(slopes.T, x)
             elif of_weight is not None:
@@ -179,7 +185,7 @@ class _Chunked(torch.autograd.Function):
         return total.to(wide)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Any, ...]:
         if ctx.found is None:
             raise RuntimeError("backward through a chunked cross-entropy goes once")
         of_hidden, of_weight, of_bias = (
@@ -190,18 +196,17 @@ class _Chunked(torch.autograd.Function):
         return of_hidden, of_weight, None, of_bias, None, None
 
 
-def _softmax(logits: Tensor, answers: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Softmax of the rows, in the memory of ``logits``, and the loss of each row."""
+def _to_shares(logits: Tensor, answers: Tensor, smoothing: float) -> Tensor:
+    """Logits become their softmax, in place; the loss of all rows in float64."""
     counted = answers != _IGNORED
-    safe = answers.clamp(min=0)[:, None]
-    of_answer = logits.gather(1, safe)[:, 0]
+    of_answer = logits.gather(1, answers.clamp(min=0)[:, None])[:, 0]
     highest = logits.amax(1)
     mean = logits.mean(1) if smoothing else 0.0
-    shares = torch.softmax(logits, 1, out=logits)
+    torch.softmax(logits, 1, out=logits)
     # The largest share is exp(highest − lse), and at least 1/V: its logarithm is always exact.
-    lse = highest - shares.amax(1).log()
+    lse = highest - logits.amax(1).log()
     losses = lse - (1 - smoothing) * of_answer - smoothing * mean
-    return shares, torch.where(counted, losses, 0.0)
+    return torch.where(counted, losses, 0.0).sum(dtype=torch.float64)
 
 
 def _minus_answers(shares: Tensor, answers: Tensor, smoothing: float) -> None:
@@ -224,7 +229,8 @@ def recomputing(model: nn.Module) -> Iterator[None]:
     """
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     for block in blocks:
-        block.forward = functools.partial(recomputed, block.forward, use_reentrant=False)
+        once_more = functools.partial(recomputed, block.forward, use_reentrant=False)
+        block.forward = once_more  # type: ignore[method-assign]
     try:
         yield
     finally:

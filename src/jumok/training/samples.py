@@ -14,7 +14,7 @@ __all__ = ["Sample", "sample"]
 
 Sample = tuple[str, str]  # what was given, what the model made of it
 
-_GIVEN, _NEW = 12, 48  # tokens
+_GIVEN, _NEW = 32, 96  # tokens at most
 _ROWS = 3
 
 
@@ -42,7 +42,7 @@ def sample(
     if isinstance(model, Encoder):
         return [_guesses(model, tokenizer, batch)]
     place = next(model.parameters()).device
-    ids = batch.ids[:1, :_GIVEN].to(place)
+    ids = batch.ids[:1, : max(1, min(_GIVEN, model.config.context // 4))].to(place)
     if prompt is not None:
         ids = torch.tensor([tokenizer.encode(prompt) or ids[0, :1].tolist()], device=place)
     ids = ids[:, -max(1, model.config.context - _NEW) :]
@@ -79,12 +79,8 @@ def _guesses(model: Encoder, tokenizer: Tokenizer, batch: Batch) -> Sample:
     ids, wanted = batch.ids[:1].to(place), batch.targets[0, : _GIVEN + _NEW].tolist()
     hidden = model(ids, mask)[:, : _GIVEN + _NEW]
     best = model.logits(hidden)[0].argmax(-1).tolist()
-    given, filled = [], []
-    for id, target, guess in zip(ids[0].tolist(), wanted, best, strict=False):
-        if target < 0:
-            given.append(id)
-            filled.append(id)
-            continue
-        given.append(id)
-        filled.append(guess)
+    given = ids[0, : len(wanted)].tolist()
+    filled = [
+        id if target < 0 else guess for id, target, guess in zip(given, wanted, best, strict=True)
+    ]
     return tokenizer.decode(given, special=True), tokenizer.decode(filled, special=True)

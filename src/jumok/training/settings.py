@@ -56,14 +56,13 @@ _FREE = {
     "snapshot_every",
     "keep",
     "prompt",
-    "workers",
     "device",
     "parallel",
     "compile",
     "data",
 }
 # Options of the command line that are not named as the setting is.
-OPTIONS = {"n_layers": "--layers", "n_heads": "--heads", "base": "--from"}
+OPTIONS = {"n_layers": "--layers", "n_heads": "--heads", "base": "--from", "fields": "--field"}
 
 _STEPS = 1000  # of a run that says neither steps nor tokens
 
@@ -73,10 +72,12 @@ class Training:
     """What to train, on what, and how.
 
     Args:
-        corpus: a ``.txt``, ``.jsonl`` or ``.parquet`` file, a folder of them, "topics" (the
-            documentation of Python's own language, in every Python), or a generated task: "copy",
-            "reversal", "induction", "dates", "sums".
+        corpus: a ``.txt``, ``.md``, ``.jsonl`` or ``.parquet`` file, a folder of them, "topics"
+            (the reference manual that every Python carries), or a generated task: "task:copy",
+            "task:reversal", "task:induction", "task:dates", "task:sums".
         out: folder of the run. The same training again goes on where it has stopped.
+        fields: of ``.jsonl`` and ``.parquet``: the name of the text, or of source and target,
+            where they are not called "text", or "source" and "target".
         family: "gpt" guesses the next token, "bert" masked tokens, "seq2seq" a target from a
             source.
         size: "tiny", "small", "medium", "base" or "large"; see `SIZES`.
@@ -123,7 +124,6 @@ class Training:
         snapshot_every: steps between two snapshots. `None`: as ``evaluate_every``.
         keep: how many of the newest snapshots stay, besides the best.
         prompt: what the sample text goes on from. `None`: the first words of the validation text.
-        workers: processes that tokenise. `None`: one for each core.
 
     Raises:
         ValueError: a value that can't be.
@@ -131,6 +131,7 @@ class Training:
 
     corpus: str
     out: str
+    fields: tuple[str, ...] = ()
     family: Family = "gpt"
     size: str = "tiny"
     emb_dim: int | None = None
@@ -169,14 +170,14 @@ class Training:
     snapshot_every: int | None = None
     keep: int = 2
     prompt: str | None = None
-    workers: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("corpus", "out", "base", "tokenizer", "data"):  # paths are welcome
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, str(value))
-        object.__setattr__(self, "betas", tuple(self.betas))
+        for name in ("betas", "fields"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         for name, known in (
             ("family", get_args(Family)),
             ("size", tuple(SIZES)),
@@ -289,6 +290,8 @@ class Training:
             option = OPTIONS.get(field.name, f"--{field.name.replace('_', '-')}")
             if isinstance(value, bool):
                 words.append(option if value else option.replace("--", "--no-", 1))
+            elif field.name == "fields":
+                words += [word for one in value for word in (option, one)]
             else:
                 values = value if isinstance(value, tuple) else (value,)
                 words += [option, *(str(one) for one in values)]
@@ -339,7 +342,6 @@ _COUNTS = (
     "evaluation_batches",
     "snapshot_every",
     "keep",
-    "workers",
 )
 _SHARES = {  # name → must it be below 1?
     "validation": True,
