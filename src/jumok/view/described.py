@@ -34,6 +34,8 @@ def described(contents: Contents) -> dict[str, Any]:
                 "first_key": place.first_key,
                 "stack": place.stack,
                 "levels": levels(queries, keys),
+                "finest": 0,
+                "held": None,
                 "scale": call.scale,
                 "softcap": call.softcap,
                 "has_bias": call.bias is not None,
