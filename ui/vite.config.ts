@@ -5,16 +5,20 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   plugins: [svelte({ compilerOptions: { css: "external", runes: true } })],
   build: {
-    outDir: process.env.JUMOK_ASSETS ?? "../src/jumok/view/assets",
+    outDir: "../src/jumok/view/assets",
     emptyOutDir: true,
     target: "es2022",
     cssCodeSplit: false,
+    modulePreload: false,
     reportCompressedSize: false,
-    lib: {
-      entry: "src/viewer.ts",
-      formats: ["es"],
-      fileName: () => "viewer.js",
-      cssFileName: "viewer",
+    rolldownOptions: {
+      input: { viewer: "src/viewer.ts" },
+      preserveEntrySignatures: "strict",
+      output: {
+        entryFileNames: "[name].js",
+        assetFileNames: "viewer[extname]",
+        codeSplitting: false,
+      },
     },
   },
   test: { include: ["tests/**/*.test.ts"] },

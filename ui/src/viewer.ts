@@ -4,12 +4,14 @@
  */
 import { mount as mountComponent, unmount } from "svelte";
 
-import App from "./App.svelte";
-import "./look/data.css";
+// First: what a component says of itself counts more.
 import "./look/jumok.css";
-import { EmbeddedSource } from "./source/embedded";
+import "./look/data.css";
+
+import App from "./App.svelte";
+import { type Embedded, EmbeddedSource } from "./source/embedded";
 import { HttpSource } from "./source/http";
-import { type Answer, type Source, fields } from "./source/source";
+import { type Source, fields } from "./source/source";
 import { type WidgetModel, WidgetSource } from "./source/widget";
 import type { About } from "./state/about";
 import { type Address, HashAddress, NoAddress } from "./state/address";
@@ -43,7 +45,7 @@ if (here?.dataset.source) {
 
 function embedded(): EmbeddedSource {
   const text = document.getElementById("jumok-data")?.textContent ?? "{}";
-  return new EmbeddedSource((JSON.parse(text) as { answers: Record<string, Answer> }).answers);
+  return new EmbeddedSource(JSON.parse(text) as Embedded);
 }
 
 export default {

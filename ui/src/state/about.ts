@@ -16,6 +16,8 @@ export interface MapAbout {
   readonly key_text: number | null;
   /** Row i is token i + first_query of its text. */
   readonly first_query: number;
+  /** Column j is token j + first_key. */
+  readonly first_key: number;
   readonly stack: number | null;
   readonly levels: number;
   readonly scale: number;

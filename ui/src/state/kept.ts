@@ -13,6 +13,7 @@ export function choiceOf<T extends string>(
 
 /** Keeps a value; `usual` is left out of the address. */
 export function keep(selection: Selection, name: string, value: string, usual = ""): void {
+  if (value === (selection.extra[name] ?? usual)) return;
   const { [name]: _, ...others } = selection.extra;
   selection.extra = value === usual ? others : { ...others, [name]: value };
 }

@@ -1,3 +1,5 @@
+import { createSubscriber } from "svelte/reactivity";
+
 import { type Source, fields } from "../source/source";
 
 const CHUNK = 8192;
@@ -26,6 +28,10 @@ export interface Chunk {
 export class Labels {
   private readonly asked = new Map<number, Promise<Chunk>>();
   private readonly here = new Map<number, Chunk>();
+  private arrived = (): void => {};
+  private readonly follow = createSubscriber((update) => {
+    this.arrived = update;
+  });
 
   constructor(
     private readonly source: Source,
@@ -34,11 +40,15 @@ export class Labels {
     private readonly batch: number,
   ) {}
 
-  /** The label, if its chunk is here; otherwise asks for the chunk, and calls when it arrives. */
-  at(token: number, arrived: () => void): string | undefined {
+  /**
+   * The label, if its chunk is here. Otherwise the chunk is asked for; who reads this in an effect
+   * or a template is told when it arrives, and `arrived` is called.
+   */
+  at(token: number, arrived?: () => void): string | undefined {
+    this.follow();
     const chunk = this.here.get(Math.floor(token / CHUNK));
     if (chunk) return chunk.labels[token % CHUNK];
-    void this.chunk(token).then(arrived, () => {});
+    void this.chunk(token).then(arrived, () => {}); // a failure is told to who needs the chunk
     return undefined;
   }
 
@@ -68,6 +78,7 @@ export class Labels {
       count: CHUNK,
     });
     this.here.set(number, chunk);
+    this.arrived();
     return chunk;
   }
 }

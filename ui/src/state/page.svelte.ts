@@ -71,11 +71,11 @@ export class Page {
   }
 
   /** The label of a token, or its position where nobody knows the text. */
-  label(side: "query" | "key", position: number, arrived: () => void): string {
+  label(side: "query" | "key", position: number, arrived?: () => void): string {
     const { recording, batch } = this.selection;
     const text = side === "query" ? this.map.query_text : this.map.key_text;
     if (text === null) return String(position);
-    const token = side === "query" ? position + this.map.first_query : position;
+    const token = position + (side === "query" ? this.map.first_query : this.map.first_key);
     return this.labels(recording, text, batch).at(token, arrived) ?? "";
   }
 }

@@ -1,3 +1,41 @@
-export const en = { name: "Grid" };
+export const en = {
+  name: "Grid",
+  hint: "Every head of every layer, each as a small map: rows are the tokens that read, columns those that are read. Open one to walk through it.",
+  value: "Number shown",
+  order: "Order",
+  orders: { layer: "by layer", high: "largest first", low: "smallest first" },
+  nothing: "none",
+  pooling: "A dot shows",
+  find: "Find a head",
+  findHint: "12.3",
+  go: "Go",
+  layer: (number: number) => `Layer ${number}`,
+  open: (head: string) => `Open the map of head ${head}`,
+  sampled: "sampled",
+  sampledLong: "Of this long text some rows stand for all; the map itself is exact.",
+  loading: (done: number, all: number) => `${done} of ${all} layers measured`,
+  marked: "marked",
+  onlyMarked: "Only marked heads",
+  table: "All heads of all layers",
+};
 
-export const ko: typeof en = { name: "모아보기" };
+export const ko: typeof en = {
+  name: "모아보기",
+  hint: "모든 층의 모든 헤드를 작은 지도로 보여 줍니다. 행은 읽는 토큰, 열은 읽히는 토큰입니다. 하나를 열어 자세히 살펴보세요.",
+  value: "보여 줄 수치",
+  order: "순서",
+  orders: { layer: "층 순서", high: "큰 값부터", low: "작은 값부터" },
+  nothing: "없음",
+  pooling: "점 하나의 값",
+  find: "헤드 찾기",
+  findHint: "12.3",
+  go: "이동",
+  layer: (number) => `${number}층`,
+  open: (head) => `${head} 헤드의 지도 열기`,
+  sampled: "표본",
+  sampledLong: "긴 글이라 일부 행이 전체를 대신합니다. 지도 자체는 정확합니다.",
+  loading: (done, all) => `${all}개 층 중 ${done}개 측정`,
+  marked: "표시됨",
+  onlyMarked: "표시한 헤드만",
+  table: "모든 층의 모든 헤드",
+};

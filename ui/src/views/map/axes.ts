@@ -7,6 +7,7 @@ export interface Look {
   readonly soft: string;
   readonly line: string;
   readonly paper: string;
+  readonly sunken: string;
   readonly accent: string;
   readonly onAccent: string;
   readonly sans: string;
@@ -63,7 +64,7 @@ export function drawAxes(
 
   context.save();
   context.beginPath();
-  context.rect(0, gutters.top, gutters.left, size.height);
+  context.rect(0, gutters.top - 8, gutters.left, size.height + 9);
   context.clip();
   context.textAlign = "right";
   marks(axes.queries, view.top, view.down, size.height, 44, ({ cell, middle, labelled }) => {
@@ -76,7 +77,7 @@ export function drawAxes(
 
   context.save();
   context.beginPath();
-  context.rect(gutters.left, 0, size.width + 60, gutters.top);
+  context.rect(gutters.left - 24, 0, size.width + 25, gutters.top);
   context.clip();
   marks(axes.keys, view.left, view.across, size.width, 76, ({ cell, middle, labelled }) => {
     const x = gutters.left + middle;

@@ -1,16 +1,17 @@
 /** Draws the tiles in sight; what has not come yet is shown by a coarser tile that has. */
 import type { Place, Tiles } from "./tiles";
-import { type Extent, type Size, type TileRange, type Viewport } from "./viewport";
+import type { Extent, TileRange, Viewport } from "./viewport";
 
 export interface Scene {
   readonly view: Viewport;
   readonly map: Extent;
-  readonly size: Size;
   /** Pixels of the screen for one of the page. */
   readonly ratio: number;
   readonly range: TileRange;
   readonly tile: number;
   readonly colours: Uint32Array;
+  /** Of what is hidden, and of what has not come. */
+  readonly ground: string;
 }
 
 /** The tiles in sight, from the middle outwards. */
@@ -28,9 +29,12 @@ export function pixel(cell: number, first: number, scale: number, ratio: number)
 }
 
 export function drawTiles(context: CanvasRenderingContext2D, tiles: Tiles, scene: Scene): void {
-  const { size, ratio, range } = scene;
+  const { view, map, ratio, range } = scene;
   context.imageSmoothingEnabled = false;
-  context.clearRect(0, 0, size.width * ratio, size.height * ratio);
+  context.fillStyle = scene.ground;
+  const right = pixel(map.keys, view.left, view.across, ratio);
+  const bottom = pixel(map.queries, view.top, view.down, ratio);
+  context.fillRect(0, 0, right, bottom);
   for (const place of places(range)) drawTile(context, tiles, scene, place);
 }
 

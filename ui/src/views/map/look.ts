@@ -9,6 +9,7 @@ export function lookOf(element: Element): Look {
     soft: value("--ink-soft"),
     line: value("--line-strong"),
     paper: value("--paper"),
+    sunken: value("--sunken"),
     accent: value("--accent"),
     onAccent: value("--on-accent"),
     sans: value("--sans"),

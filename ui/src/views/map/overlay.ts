@@ -16,10 +16,10 @@ export interface Segment {
   readonly stop: number;
 }
 
-/** A weight in the room of one cell: ".12", ".003", "<.001". */
+/** A weight in the room of one cell: ".12", ".003"; nothing where it would be all zeros. */
 export function cellNumber(weight: number): string {
-  if (weight >= 0.9995) return "1";
-  if (weight < 0.001) return "<.001";
+  if (weight >= 0.995) return "1.0";
+  if (weight < 0.0005) return "";
   return weight.toFixed(weight < 0.0995 ? 3 : 2).slice(1);
 }
 
@@ -61,11 +61,14 @@ export function weightAt(tiles: Tiles, tile: number, cell: Cell): number | undef
   return found?.values[(cell.query - place.y * tile) * found.columns + cell.key - place.x * tile];
 }
 
-/** Where the segments of the text begin, and the name of each on its own block. */
+/**
+ * Where the segments of the text begin, and the name of each on its own block; `start` are the
+ * tokens at which the axes begin.
+ */
 export function drawSegments(
   context: CanvasRenderingContext2D,
   segments: readonly Segment[],
-  firstQuery: number,
+  start: Cell,
   view: Viewport,
   map: Extent,
   size: Size,
@@ -78,8 +81,8 @@ export function drawSegments(
   const right = Math.min(size.width, (map.keys - view.left) * view.across);
   const bottom = Math.min(size.height, (map.queries - view.top) * view.down);
   for (const segment of segments) {
-    const x = (segment.first - view.left) * view.across;
-    const y = (segment.first - firstQuery - view.top) * view.down;
+    const x = (segment.first - start.key - view.left) * view.across;
+    const y = (segment.first - start.query - view.top) * view.down;
     context.strokeStyle = look.accent;
     context.globalAlpha = 0.55;
     context.beginPath();
@@ -124,22 +127,26 @@ export function drawRulers(
   const y = (cell.query - view.top) * view.down;
   const right = Math.min(size.width, (map.keys - view.left) * view.across);
   const bottom = Math.min(size.height, (map.queries - view.top) * view.down);
-  const middleX = Math.round(x + view.across / 2) + 0.5;
-  const middleY = Math.round(y + view.down / 2) + 0.5;
   context.strokeStyle = strong ? look.accent : look.ink;
   context.lineWidth = 1;
   context.globalAlpha = strong ? 0.8 : 0.45;
   context.setLineDash(strong ? [] : [3, 3]);
   const large = Math.min(view.across, view.down) >= 10;
-  context.beginPath();
   // Lines run from the axes to the cell: they show which tokens meet there and hide little else.
-  if (y > -view.down && y < bottom) {
-    context.moveTo(0, middleY);
-    context.lineTo(Math.min(large ? x : middleX, right), middleY);
-  }
-  if (x > -view.across && x < right) {
-    context.moveTo(middleX, 0);
-    context.lineTo(middleX, Math.min(large ? y : middleY, bottom));
+  // Where numbers may stand in the cells, they run beside the row and the column.
+  const beside = large ? [0, 1] : [0.5];
+  context.beginPath();
+  for (const at of beside) {
+    const lineX = Math.round(x + view.across * at) + 0.5;
+    const lineY = Math.round(y + view.down * at) + 0.5;
+    if (lineY > 0 && lineY < bottom) {
+      context.moveTo(0, lineY);
+      context.lineTo(Math.min(large ? x : lineX, right), lineY);
+    }
+    if (lineX > 0 && lineX < right) {
+      context.moveTo(lineX, 0);
+      context.lineTo(lineX, Math.min(large ? y : lineY, bottom));
+    }
   }
   context.stroke();
   context.setLineDash([]);

@@ -390,11 +390,12 @@ export class Plot {
     context.clip();
     const map = subject.extent;
     drawTiles(context, tiles, {
-      view, map, size, ratio, range, tile: subject.tile, colours: this.colours,
+      view, map, ratio, range, tile: subject.tile, colours: this.colours, ground: look.sunken,
     }); // prettier-ignore
     context.scale(ratio, ratio);
     drawNumbers(context, tiles, subject.tile, view, map, size, colouring, look);
-    drawSegments(context, this.segments, subject.queries.first, view, map, size, look);
+    const start = { query: subject.queries.first, key: subject.keys.first };
+    drawSegments(context, this.segments, start, view, map, size, look);
     if (this.hover) drawRulers(context, this.hover, view, map, size, look, false);
     if (this.pin) drawRulers(context, this.pin, view, map, size, look, true);
     context.restore();
