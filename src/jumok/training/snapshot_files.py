@@ -42,7 +42,6 @@ __all__ = [
     "best_entry",
     "commit",
     "entries",
-    "hold",
     "newest_whole",
     "read_manifest",
     "sweep",
@@ -159,32 +158,6 @@ def commit(temporary: Path) -> Path:
     temporary.rename(path)
     _flush_folder(path.parent)
     return path
-
-
-def hold(folder: Path) -> Any:
-    """Hold a run's folder while this process lives, so that no second run writes into it.
-
-    Returns:
-        What holds it; the hold ends when this is closed, or with the process.
-
-    Raises:
-        ValueError: another process holds it.
-    """
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system
-        return None
-    file = (folder / ".lock").open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise ValueError(
-            f"another process is training into {folder}: wait for it, or give another folder"
-        ) from None
-    except OSError:  # a file system without locks
-        pass
-    return file
 
 
 def _delete(path: Path) -> None:
