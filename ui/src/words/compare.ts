@@ -2,7 +2,7 @@ export const en = {
   name: "Compare",
   show: "Compare",
   shows: { text: "Texts", maps: "Maps", heads: "Heads" },
-  one: "There is only one recording here. Open two: jumok view FIRST --against SECOND.",
+  one: "There is only one recording here. Open two: jumok view FIRST SECOND.",
   first: "first",
   second: "second",
   notShape:
@@ -53,7 +53,7 @@ export const ko: typeof en = {
   name: "비교",
   show: "비교할 것",
   shows: { text: "본문", maps: "지도", heads: "헤드" },
-  one: "기록이 하나뿐입니다. 둘을 함께 여세요: jumok view 첫째 --against 둘째.",
+  one: "기록이 하나뿐입니다. 둘을 함께 여세요: jumok view 첫째 둘째.",
   first: "첫째",
   second: "둘째",
   notShape:

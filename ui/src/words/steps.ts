@@ -71,7 +71,7 @@ export const en = {
   vector: (what: string, width: number) => `${what}: ${width} numbers; show them`,
   dimension: "dim",
   legend: (largest: string) =>
-    `Orange is above 0, blue below; full colour is ${largest}. Choose a strip to read its numbers.`,
+    `Orange is above 0, blue below; full colour is ${largest}, and colour grows with the square root. Choose a strip to read its numbers.`,
   closeNumbers: "Close the numbers",
   productSum: (sum: string) => `All products add up to q·k = ${sum}`,
   note: "Every number comes from the recording, computed in 64 bits: q and k are as this head multiplied them, positions included if the model rotates them in.",
@@ -148,7 +148,7 @@ export const ko: typeof en = {
   vector: (what, width) => `${what}: 숫자 ${width}개 보기`,
   dimension: "차원",
   legend: (largest) =>
-    `주황은 0보다 크고 파랑은 작으며, 가장 진한 색은 ${largest}입니다. 띠를 고르면 숫자를 볼 수 있습니다.`,
+    `주황은 0보다 크고 파랑은 작으며, 가장 진한 색은 ${largest}이고, 색은 제곱근에 따라 짙어집니다. 띠를 고르면 숫자를 볼 수 있습니다.`,
   closeNumbers: "숫자 닫기",
   productSum: (sum) => `곱을 모두 더하면 q·k = ${sum}`,
   note: "모든 숫자는 기록에서 온 것을 64비트로 계산한 것입니다. q와 k는 이 헤드가 곱한 그대로이며, 위치를 회전으로 넣는 모델이면 그것까지 들어 있습니다.",

@@ -129,6 +129,56 @@ export function leadingTo(flow: WordFlow, word: number): Float64Array {
   return found;
 }
 
+/** The flow from the top down to what stands before layer `lowest`, and nothing below it. */
+export function above(flow: WordFlow, lowest: number): WordFlow {
+  return {
+    layers: flow.layers - lowest,
+    rows: flow.rows.slice(lowest),
+    edges: flow.edges
+      .filter((edge) => edge.layer >= lowest)
+      .map((edge) => ({ ...edge, layer: edge.layer - lowest })),
+  };
+}
+
+/**
+ * The lowest layer before which the words that `counts` still hold half of the flow. Further down
+ * it is mostly in the sink, into which rollout through many layers runs.
+ */
+export function lowestTelling(flow: WordFlow, counts: (word: number) => boolean): number {
+  for (let layer = flow.layers - 1; layer >= 0; layer--) {
+    let sum = 0;
+    flow.rows[layer]?.forEach((value, word) => (sum += counts(word) ? value : 0));
+    if (sum < 0.5) return Math.min(layer + 1, flow.layers - 1);
+  }
+  return 0;
+}
+
+/**
+ * Places words one below the other in `room` pixels: those that have a label get at least `gap`
+ * pixels, all others share what is left.
+ */
+export function placed(
+  words: number,
+  labelled: ReadonlySet<number>,
+  room: number,
+  gap: number,
+): Float64Array {
+  const others = words - labelled.size;
+  const wide = others > 0 ? Math.min(gap, (0.82 * room) / Math.max(1, labelled.size)) : 0;
+  const each = labelled.size > 0 && others === 0 ? room / words : wide;
+  const left = others > 0 ? (room - each * labelled.size) / others : 0;
+  const found = new Float64Array(words);
+  let at = 0;
+  for (let word = 0; word < words; word++) {
+    const own = labelled.has(word) ? each : Math.min(left, gap);
+    found[word] = at + own / 2;
+    at += own;
+  }
+  // What nobody needs stays empty above and below, alike.
+  const spare = Math.max(0, room - at) / 2;
+  return found.map((y) => y + spare);
+}
+
 /** Moves labels apart so that none lies on another, and keeps them between `low` and `high`. */
 export function spread(wanted: readonly number[], gap: number, low: number, high: number): number[] {
   const order = wanted.map((_, at) => at).sort((a, b) => (wanted[a] ?? 0) - (wanted[b] ?? 0));
