@@ -177,3 +177,21 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has adapters already"):
         lora.add_lora(model, rank=1)
     assert math.prod(model.layers[0].attention.qkv.lora_A["default"].weight.shape) == 16
+
+
+def test_other_frozen_weights_are_noticed(tmp_path: Path) -> None:
+    def new(value: float) -> State:
+        torch.manual_seed(1)
+        model = llama()
+        with torch.no_grad():
+            model.norm.weight[3] = value
+        lora.add_lora(model, rank=2)
+        frozen = snapshot.fingerprint_of_frozen(model)
+        return State(model, new_optimiser(model), frozen=frozen)
+
+    alone = World(torch.device("cpu"))
+    path = snapshot.save(tmp_path, new(1.0), alone)
+    snapshot.load(path, new(1.0), alone)
+    with pytest.raises(ValueError, match="other frozen weights: the model that this run began"):
+        snapshot.load(path, new(1.001), alone)
+    assert snapshot.fingerprint_of_frozen(llama()) == ""

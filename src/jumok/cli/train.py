@@ -1,5 +1,6 @@
 """``jumok train``: teach a model a corpus, or go on where that has stopped."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ _CORPUS = (
     "A .txt, .md, .jsonl or .parquet file, a folder of them, topics (Python's reference manual), "
     "or a generated task: task:copy, task:reversal, task:induction, task:dates, task:sums."
 )
+FAILED = 2
 STOPPED = 130  # as a shell counts a process that Ctrl-C has ended
 
 
@@ -114,17 +116,30 @@ def train(
     try:
         training = Training(**settings)
     except ValueError as error:
+        if not _is_main():
+            return FAILED
         raise Refusal(_as_options(str(error), list(settings), OPTIONS)) from error
 
     from jumok.training.loop import DivergedError, train
-    from jumok.training.parallel import LostProcessError, MainProcessError
+    from jumok.training.parallel import LostProcessError, MainProcessError, MissingDeviceError
     from jumok.training.snapshot import SnapshotError
 
     try:
         result = train(training)
-    except (DivergedError, SnapshotError, LostProcessError, MainProcessError) as error:
+    except MainProcessError:
+        return FAILED
+    except (LostProcessError, MissingDeviceError) as error:  # of this process alone
+        raise Refusal(str(error)) from error
+    except (DivergedError, SnapshotError, ValueError) as error:  # the same in all processes
+        if not _is_main():
+            return FAILED
         raise Refusal(str(error)) from error
     return 0 if result.finished else STOPPED
+
+
+def _is_main() -> bool:
+    """Whether this process speaks for all that torchrun has started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _as_options(message: str, names: list[str], special: dict[str, str]) -> str:

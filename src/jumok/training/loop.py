@@ -163,6 +163,7 @@ class _Run:
             from jumok.training.lora import add_lora
 
             add_lora(self.model, training.lora, training.lora_alpha or 2 * training.lora)
+        frozen = snapshot.fingerprint_of_frozen(self.model)
         self.model.to(device).train()
         self.dtype = _dtype(training, device)
         self.module = world.wrap(
@@ -175,9 +176,13 @@ class _Run:
         self.steps = training.n_steps(self.batches.tokens_per_batch)
         average = None
         if training.average is not None:
-            average = MovingAverage(self.module, training.average)
+            average = MovingAverage(self.model, training.average)
         self.state = snapshot.State(
-            self.module, new_optimiser(self.module, training), average, numbers=_numbers()
+            self.module,
+            new_optimiser(self.module, training),
+            average,
+            numbers=_numbers(),
+            frozen=frozen,
         )
         snapshots = self.folder / "snapshots"
         found = snapshot.latest(snapshots, world)
@@ -185,9 +190,10 @@ class _Run:
             snapshot.load(found, self.state, world)
         else:
             torch.manual_seed(training.seed + 1 + world.rank)  # other dropout in each process
-        if world.is_main:
-            size = snapshot.bytes_of_snapshot(self.module, average is not None)
-            snapshot.require_room(snapshots, size, training.keep)
+        with world.main_first():
+            if world.is_main:
+                size = snapshot.bytes_of_snapshot(self.module, average is not None)
+                snapshot.require_room(snapshots, size, training.keep)
         self.log = Log(self.folder, self.state.step) if world.is_main else None
         self.interrupted = False
         self.saved = self.state.step if found is not None else -1
@@ -373,11 +379,11 @@ class _Run:
     def _time_to_save(self) -> bool:
         every, step = self.training.snapshot_every, self.state.step
         since = time.monotonic() - self.last_try
-        if every is not None:
-            due = step % every == 0
-        else:
-            due = self.world.share(since > _SECONDS_BETWEEN_SNAPSHOTS)
-        return due or self.world.share(self._missed and since > _SECONDS_BETWEEN_RETRIES)
+        late = every is None and since > _SECONDS_BETWEEN_SNAPSHOTS
+        again = self._missed and since > _SECONDS_BETWEEN_RETRIES
+        if every is not None and step % every == 0:
+            return True
+        return self.world.agree(late or again)  # clocks differ
 
     _missed = False
 
@@ -457,8 +463,10 @@ class _Run:
                 return
             assert isinstance(whole, Model)
             if self.training.lora is not None:
-                from jumok.training.lora import merge_lora
+                from jumok.training.lora import merge_lora, write_adapter
 
+                whole.config = plain(whole.config)
+                write_adapter(whole, self.folder / "adapter", str(self.training.base))
                 merge_lora(whole)
             whole.config = plain(whole.config)
             save_model(whole, self.folder, self.tokenizer)

@@ -20,6 +20,7 @@ from jumok.model.checkpoints import Model, published_rows
 from jumok.model.encoder_decoder import EncoderDecoder
 from jumok.model.transformer import Decoder
 from jumok.model.weight_files import replace_file
+from jumok.model.zoo import ZOO, model_folder
 
 __all__ = ["add_lora", "has_lora", "merge_lora", "write_adapter"]
 
@@ -86,7 +87,8 @@ def write_adapter(model: Model, folder: Path, base: str) -> None:
     Args:
         model: with adapters, see `add_lora`.
         folder: made if it is not there.
-        base: the name or folder of the model that the adapters were made for.
+        base: the name or folder of the model that the adapters were made for; for an embedded
+            one, such as "smollm2", its folder in the cache is written down.
     """
     import peft
 
@@ -114,7 +116,7 @@ def write_adapter(model: Model, folder: Path, base: str) -> None:
         target_modules=sorted(targets),
         fan_in_fan_out=flipped,
         task_type=kinds.get(type(model)),
-        base_model_name_or_path=base,
+        base_model_name_or_path=str(model_folder(base)) if base in ZOO else base,
         inference_mode=True,
     )
     folder.mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,7 @@ from jumok.model.blocks import Block, DecoderBlock
 __all__ = [
     "LostProcessError",
     "MainProcessError",
+    "MissingDeviceError",
     "World",
     "clip",
     "join",
@@ -44,6 +45,10 @@ _PATIENCE = timedelta(days=30)  # others wait that long while the main process t
 
 class LostProcessError(RuntimeError):
     """Another process of this run has ended, so that this one cannot go on."""
+
+
+class MissingDeviceError(ValueError):
+    """This process has no device to compute on; others may have one."""
 
 
 class MainProcessError(RuntimeError):
@@ -331,7 +336,7 @@ def _device(name: str | None, local_rank: int) -> torch.device:
         return device
     number = local_rank if device.index is None else device.index
     if number >= torch.cuda.device_count():
-        raise ValueError(
+        raise MissingDeviceError(
             f"device={name!r}: process {local_rank} of this machine needs GPU {number}, and there "
             f"are {torch.cuda.device_count()}"
         )

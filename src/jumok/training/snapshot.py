@@ -38,6 +38,7 @@ __all__ = [
     "SnapshotError",
     "State",
     "bytes_of_snapshot",
+    "fingerprint_of_frozen",
     "latest",
     "load",
     "require_room",
@@ -69,6 +70,7 @@ class State:
         step: how many steps are done.
         numbers: anything that JSON can hold, such as the tokens read so far.
         validation: the last validation loss; the snapshot with the lowest is kept.
+        frozen: from `fingerprint_of_frozen`, made before `World.wrap`.
     """
 
     module: nn.Module
@@ -77,6 +79,7 @@ class State:
     step: int = 0
     numbers: dict[str, Any] = field(default_factory=dict)
     validation: float | None = None
+    frozen: str = ""
 
 
 # Saving ---------------------------------------------------------------------------------------
@@ -196,6 +199,7 @@ def _taken(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, {
         "step": state.step,
         "validation": state.validation,
+        "frozen": state.frozen,
         "numbers": state.numbers,
         "optimiser": numbers,
         "average": {k: v for k, v in average.items() if not isinstance(v, Tensor)},
@@ -262,6 +266,11 @@ def load(path: Path, state: State, world: World) -> None:
         ValueError: the snapshot is of another model or another optimizer.
     """
     manifest = files.read_manifest(path)
+    if manifest["frozen"] != state.frozen:
+        raise ValueError(
+            f"{path} belongs to other frozen weights: the model that this run began from has "
+            f"changed since. Bring it back, or begin anew in another folder"
+        )
     tensors = {f"weights.{name}": tensor for name, tensor in _weights(state.module).items()}
     moments = _empty_moments(state, manifest)
     tensors |= {f"optimiser.{n}.{k}": t for n, of in moments.items() for k, t in of.items()}
@@ -335,6 +344,17 @@ def _give_to_optimiser(
                 elif "value" in value:
                     found[number][key] = value["value"]
     state.optimiser.load_state_dict({"state": found, "param_groups": whole["param_groups"]})
+
+
+def fingerprint_of_frozen(module: nn.Module) -> str:
+    """What tells frozen weights, which no snapshot holds, from others; "" if all learn."""
+    digest, found = hashlib.sha256(), False
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            digest.update(_clean(name).encode())
+            digest.update(files.bytes_of(parameter))
+            found = True
+    return digest.hexdigest() if found else ""
 
 
 # Random numbers -------------------------------------------------------------------------------

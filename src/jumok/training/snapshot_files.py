@@ -26,13 +26,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import (
-    Metadata,
-    SavePlan,
-    SavePlanner,
-    StorageWriter,
-)
-from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 __all__ = [
@@ -40,6 +36,7 @@ __all__ = [
     "Entry",
     "PartsWriter",
     "best_entry",
+    "bytes_of",
     "commit",
     "entries",
     "newest_whole",
@@ -295,7 +292,7 @@ class PartsWriter(StorageWriter):
             put(len(start_of_file).to_bytes(8, "little"))
             put(start_of_file)
             for item in items:
-                put(_bytes_of(planner.resolve_data(item)))  # type: ignore[arg-type]
+                put(bytes_of(planner.resolve_data(item)))  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
@@ -314,9 +311,10 @@ class PartsWriter(StorageWriter):
         return True
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
+def bytes_of(tensor: Tensor) -> memoryview:
+    """A tensor's numbers as they lie in memory, row after row."""
     flat = tensor.detach().cpu().contiguous().flatten()
-    return memoryview(flat.view(torch.uint8).numpy())
+    return flat.view(torch.uint8).numpy().data
 
 
 def _flush_folder(folder: Path) -> None:
