@@ -28,9 +28,10 @@ HELP = """\
 /save FILE   write the conversation as JSON; /load FILE goes on with it
 /look        show after each answer which messages it read, or no longer
 /help        this list
-/exit        end; Ctrl-D too
-Ctrl-C stops an answer. A line that ends with \\ goes on in the next, and so does a text between
-\"\"\" and \"\"\". A message that begins with / is written //."""
+/exit        end; so do Ctrl-D and Ctrl-C twice
+Ctrl-C stops an answer; what was said so far stays.
+A line that ends with \\ goes on in the next; \"\"\" begins and ends a text of
+several lines. A message that begins with a / is written with two: //."""
 
 ROLES = ("system", "user", "assistant")
 

@@ -28,8 +28,7 @@ def typed_messages() -> Iterator[str]:
     Raises:
         KeyboardInterrupt: Ctrl-C; what stands in the line is dropped.
     """
-    with contextlib.suppress(ImportError):  # there is none on Windows
-        import readline  # noqa: F401  (input() edits lines with it)
+    _edit_lines()
     while True:
         try:
             line = input(_PROMPT)
@@ -50,6 +49,15 @@ def typed_messages() -> Iterator[str]:
         message = "\n".join(lines).strip()
         if message:
             yield message
+
+
+def _edit_lines() -> None:
+    """Let `input` edit lines and take pasted ones for one message."""
+    with contextlib.suppress(ImportError):  # there is no readline on Windows
+        import readline
+
+        if "libedit" not in (readline.__doc__ or ""):
+            readline.parse_and_bind("set enable-bracketed-paste on")  # Python switches it off
 
 
 def piped_messages() -> Iterator[str]:
