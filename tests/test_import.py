@@ -27,6 +27,7 @@ NEEDS_TORCH = [
     "Encoder",
     "EncoderDecoder",
     "MultiHeadAttention",
+    "TrainingResult",
     "ablate",
     "ablation_effect",
     "embed",
@@ -34,6 +35,7 @@ NEEDS_TORCH = [
     "leave_out",
     "load",
     "save",
+    "train",
     "watch",
 ]
 

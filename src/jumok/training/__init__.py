@@ -127,8 +127,3 @@ The folder of a run::
     snapshots/step-00000100/
     data/                                          tokens (`Training.data`: elsewhere, shared)
 """
-
-from jumok.training.loop import TrainingResult, train
-from jumok.training.settings import Training
-
-__all__ = ["Training", "TrainingResult", "train"]

@@ -70,15 +70,20 @@ def _check(training: Training, folder: Path) -> None:
         before = Training.from_json(path.read_text("utf-8"))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}); name another folder") from error
-    different = before.differences(training)
+    different = training.differences(before)
     if different:
         said = "; ".join(
-            f"{name} was {before!r} and is now {now!r}" for name, (before, now) in different.items()
+            f"{name} was {_value(was)} and is now {_value(now)}"
+            for name, (was, now) in different.items()
         )
         raise ValueError(
             f"{training.out} holds a run with other settings: {said}. Go on with its own "
             f"({before.command}), or name another folder"
         )
+
+
+def _value(value: object) -> str:
+    return "not given" if value is None else repr(value)
 
 
 def _locked(folder: Path) -> IO[str]:

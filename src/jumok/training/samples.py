@@ -45,9 +45,9 @@ def sample(
     ids = batch.ids[:1, : max(1, min(_GIVEN, model.config.context // 4))].to(place)
     if prompt is not None:
         ids = torch.tensor([tokenizer.encode(prompt) or ids[0, :1].tolist()], device=place)
-    ids = ids[:, -max(1, model.config.context - _NEW) :]
-    new = min(_NEW, model.config.context - ids.shape[1])
-    written = generate(model, ids, new, temperature=0.8, top_k=50, seed=seed) if new > 0 else ids
+    new = min(_NEW, max(1, model.config.context // 2))
+    ids = ids[:, -max(1, model.config.context - new) :]
+    written = generate(model, ids, new, temperature=0.8, top_k=50, seed=seed)
     given, whole = tokenizer.decode(ids[0]), tokenizer.decode(written[0])
     return [(given, whole[len(given) :])]
 
