@@ -35,6 +35,7 @@ __all__ = [
     "rollout",
     "save",
     "segments",
+    "show",
     "softmax",
     "sources",
     "train",
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from jumok.training.loop import TrainingResult, train
     from jumok.training.settings import Training
     from jumok.view.figure import figure
+    from jumok.view.widget import show
 
 _HOMES = {
     "AttentionMap": "jumok.lens.attention_map",
@@ -92,6 +94,7 @@ _HOMES = {
     "rollout": "jumok.lens.rollout",
     "save": "jumok.model.loading",
     "segments": "jumok.lens.segments",
+    "show": "jumok.view.widget",
     "softmax": "jumok.definition",
     "sources": "jumok.lens.sources",
     "train": "jumok.training.loop",
@@ -99,6 +102,7 @@ _HOMES = {
 }
 _RENAMED = {"open": "open_recording"}
 _EXTRA_OF = {
+    "anywidget": "view",
     "gguf": "torch",
     "matplotlib": "view",
     "tokenizers": "torch",

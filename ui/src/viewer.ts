@@ -9,7 +9,7 @@ import "./look/jumok.css";
 import "./look/data.css";
 
 import App from "./App.svelte";
-import { type Embedded, EmbeddedSource } from "./source/embedded";
+import { EmbeddedSource } from "./source/embedded";
 import { HttpSource } from "./source/http";
 import { type Source, fields } from "./source/source";
 import { type WidgetModel, WidgetSource } from "./source/widget";
@@ -38,14 +38,15 @@ export async function mount(
 const here = document.getElementById("jumok-viewer");
 if (here?.dataset.source) {
   const source = here.dataset.source === "file" ? embedded() : new HttpSource("");
-  mount(here, source, { address: new HashAddress() }).catch((error: unknown) => {
-    here.textContent = error instanceof Error ? error.message : String(error);
-  });
+  Promise.resolve(source)
+    .then((found) => mount(here, found, { address: new HashAddress() }))
+    .catch((error: unknown) => {
+      here.textContent = error instanceof Error ? error.message : String(error);
+    });
 }
 
-function embedded(): EmbeddedSource {
-  const text = document.getElementById("jumok-data")?.textContent ?? "{}";
-  return new EmbeddedSource(JSON.parse(text) as Embedded);
+function embedded(): Promise<EmbeddedSource> {
+  return EmbeddedSource.open(document.getElementById("jumok-data")?.textContent ?? "");
 }
 
 export default {

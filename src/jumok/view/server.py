@@ -8,7 +8,6 @@ queue; one whose asker has left is given up.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import gzip
 import hashlib
@@ -18,17 +17,16 @@ import os
 import secrets
 import socket
 import sys
-import threading
 import traceback
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from jumok.view.answers import Answer, Unanswered, json_bytes
+from jumok.view.desk import Desk
 from jumok.view.questions import Questions
-from jumok.view.stopping import Stop, Stopped
+from jumok.view.stopping import Stopped
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -38,13 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Server", "application", "assets"]
 
-MOST_WAITING = 256
-"""Questions that may wait or be answered at the same time; more are asked to come again."""
-
 _STATUS = {"question": 400, "forbidden": 403, "unknown": 404, "unable": 422, "busy": 503}
 _RETRY_AFTER = "1"  # seconds
 _SMALL = 1000  # bytes that are not worth compressing
-_SLOW = 2  # answers at once that take more than milliseconds
 
 _POLICY = "; ".join(
     [
@@ -117,7 +111,8 @@ def application(
     from starlette.routing import Route
 
     script, style = assets()
-    answers = _Answers(questions)
+    desk = Desk(questions)
+    answers = _Answers(desk)
 
     def fixed(data: bytes, kind: str) -> Callable[[Request], Any]:
         async def give(request: Request) -> Response:
@@ -138,7 +133,7 @@ def application(
         ],
         middleware=[Middleware(_Guard, token=token, names=names)],
     )
-    made.state.answers = answers
+    made.state.desk = desk
     made.router.redirect_slashes = False
     return made
 
@@ -211,23 +206,14 @@ def _is_navigation(headers: Any) -> bool:
 
 
 class _Answers:
-    """Answers in threads: quick ones on every core, and a few of those that take long."""
+    """Answers over HTTP.
 
-    def __init__(self, questions: Questions) -> None:
-        self._questions = questions
-        count = max(2, os.cpu_count() or 2)
-        self._quick = ThreadPoolExecutor(count, "quick answer")
-        self._slow = ThreadPoolExecutor(_SLOW, "slow answer")
-        self._lock = threading.Lock()
-        self.waiting: set[Stop] = set()
+    Args:
+        desk: where questions wait.
+    """
 
-    def close(self) -> None:
-        """Give up whatever is still being answered."""
-        with self._lock:
-            for stop in self.waiting:
-                stop.set()
-        for pool in (self._quick, self._slow):
-            pool.shutdown(wait=False, cancel_futures=True)
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
 
     async def give(self, request: Request) -> Response:
         """Answer one request, or give it up when its asker leaves."""
@@ -236,28 +222,23 @@ class _Answers:
         name, parameters = request.path_params["name"], dict(request.query_params)
         if len(parameters) < len(request.query_params.multi_items()):
             return _refusal(Unanswered("question", f"{name}: a parameter is given twice"))
-        if len(self.waiting) >= MOST_WAITING:
-            return _refusal(Unanswered("busy", "too many questions at once; ask again"))
-        stop = Stop()
-        self.waiting.add(stop)
-        left = asyncio.ensure_future(_left(request.receive))
         try:
-            quick = self._questions.is_quick(name, parameters)
-            pool = self._quick if quick else self._slow
-            work: Future[Answer] = pool.submit(self._questions.answer, name, parameters, stop)
-            answer = asyncio.wrap_future(work)
+            ticket = self._desk.ask(name, parameters)
+        except Unanswered as error:
+            return _refusal(error)
+        left = asyncio.ensure_future(_left(request.receive))
+        answer = asyncio.wrap_future(ticket.answer)
+        try:
             both: set[asyncio.Future[Any]] = {answer, left}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                stop.set()
-                work.cancel()
-                with contextlib.suppress(asyncio.CancelledError, Exception):
-                    await answer  # its place in the queue is free only when it has ended
-                return Response(status_code=499)
+                ticket.leave()
+                # Its place is free only when it has really ended.
+                await asyncio.wait({answer})
             return self._response(request, answer.result())
         except Unanswered as error:
             return _refusal(error)
-        except Stopped:
+        except (Stopped, asyncio.CancelledError):
             return Response(status_code=499)
         except Exception as error:
             if os.environ.get("JUMOK_DEBUG"):
@@ -266,7 +247,7 @@ class _Answers:
             return _refusal(Unanswered("fault", text))
         finally:
             left.cancel()
-            self.waiting.discard(stop)
+            self._desk.give_back(ticket)
 
     @staticmethod
     def _response(request: Request, answer: Answer) -> Response:
@@ -375,7 +356,7 @@ class Server:
         try:
             self._server.run(sockets=[self._socket])
         finally:
-            self._app.state.answers.close()
+            self._app.state.desk.close()
             self._socket.close()
 
     def stop(self) -> None:

@@ -1,3 +1,8 @@
+import type { About, MapAbout, Recorded } from "../state/about";
+import { type Frame, flow, reads } from "./file/between";
+import { type Weights, column, row, tile, weight } from "./file/one_head";
+import { Packed } from "./file/packed";
+import { type Vectors, steps } from "./file/steps";
 import {
   type Answer,
   Failure,
@@ -6,7 +11,6 @@ import {
   type Table,
   canonical,
 } from "./source";
-import { Weights } from "./weights";
 
 /** Parameters that mean the same when they are left out. */
 const DEFAULTS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
@@ -19,7 +23,6 @@ const DEFAULTS: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   steps: { count: "6" },
   flow: { residual: "0.5", measure: "raw", edges: "240" },
   heads: { measures: "default" },
-  shares: { measure: "raw" },
   segments: { measure: "raw" },
 };
 
@@ -31,127 +34,186 @@ export function key(name: string, parameters: Parameters): string {
   return `${name}${query && "?"}${query}`;
 }
 
-/** What the file holds: see "The file" in QUESTIONS.md. */
-export interface Embedded {
-  readonly answers: Readonly<Record<string, Packed>>;
-  /** Base64 of a deflate-raw stream. */
-  readonly packed: string;
-}
-
-interface Packed {
-  readonly fields: unknown;
-  readonly arrays: readonly PackedTable[];
-}
-
-interface PackedTable {
-  readonly name: string;
-  readonly shape: readonly number[];
-  readonly type: "float32" | "int32" | "float16" | "decimal";
-  /** In bytes, into the inflated stream. */
-  readonly offset: number;
-  /** Of a decimal: value = number / 10^digits. */
-  readonly digits?: number;
-}
-
-/**
- * Answers from the file itself: those it holds, and those that follow from what it holds, the
- * weights of a head and the shares of a whole stack.
- */
+/** Answers from the page's own file: those that lie in it, and what follows from them. */
 export class EmbeddedSource implements Source {
-  private readonly bytes: Promise<ArrayBuffer>;
-  private readonly made = new Map<string, Answer>();
+  private constructor(
+    private readonly packed: Packed,
+    private readonly about: About,
+  ) {}
 
-  constructor(private readonly file: Embedded) {
-    this.bytes = inflated(file.packed);
+  /** Reads base64 as it stands in the page. */
+  static async open(text: string): Promise<EmbeddedSource> {
+    const bytes = Uint8Array.from(atob(text.trim()), (sign) => sign.charCodeAt(0));
+    const packed = await Packed.open(bytes);
+    const about = await packed.get("about");
+    if (!about) throw new Failure("This file is damaged.", "fault");
+    return new EmbeddedSource(packed, about.fields as About);
   }
 
   async ask(name: string, parameters: Parameters = {}, signal?: AbortSignal): Promise<Answer> {
-    const bytes = await this.bytes;
     signal?.throwIfAborted();
-    const found = this.find(name, parameters, bytes) ?? this.follow(name, parameters, bytes);
-    if (!found) throw new Failure("This file does not hold that.", "left_out");
-    return found;
-  }
-
-  private find(name: string, parameters: Parameters, bytes: ArrayBuffer): Answer | undefined {
-    const asked = key(name, parameters);
-    const here = this.file.answers[asked];
-    if (!here) return undefined;
-    let answer = this.made.get(asked);
+    const found = this.packed.get(key(name, parameters)) ?? this.derived(name, parameters);
+    const answer = await found;
+    signal?.throwIfAborted();
     if (!answer) {
-      const arrays = here.arrays.map((one) => [one.name, unpacked(one, bytes)] as const);
-      answer = { fields: here.fields, arrays: Object.fromEntries(arrays) };
-      this.made.set(asked, answer);
+      throw new Failure("This file does not hold the answer to that; jumok view does.", "left_out");
     }
     return answer;
   }
 
-  private follow(name: string, parameters: Parameters, bytes: ArrayBuffer): Answer | undefined {
-    const { map, head, recording = 0, batch = 0, stack = 0, measure = "raw" } = parameters;
-    const where = { recording, batch };
-    const ofHead = map !== undefined && head !== undefined;
-    const asked: readonly [string, Parameters] = ofHead
-      ? ["weights", { ...where, map, head }]
-      : ["shares", { ...where, stack, measure }];
-    if (ofHead ? measure !== "raw" : name !== "reads" || map !== undefined) return undefined;
-    const held = this.find(asked[0], asked[1], bytes);
-    const values = held?.arrays.values;
-    if (!(values?.values instanceof Float32Array)) return undefined;
-    const digits = this.file.answers[key(asked[0], asked[1])]?.arrays[0]?.digits ?? 7;
-    const about = this.file.answers.about?.fields as
-      | { recordings: { maps: { causal: boolean; first_query: number }[]; stacks: { causal: boolean }[] }[] }
-      | undefined;
-    const recorded = about?.recordings[Number(recording)];
-    const place = ofHead ? recorded?.maps[Number(map)] : recorded?.stacks[Number(stack)];
-    const weights = new Weights(values as Table<Float32Array>, {
-      digits,
-      causal: place?.causal ?? false,
-      firstQuery: ofHead ? (recorded?.maps[Number(map)]?.first_query ?? 0) : 0,
-      note: ofHead ? "" : ((held?.fields as { note?: string } | undefined)?.note ?? ""),
-      measure: String(measure),
-    });
-    return weights.answer(name, parameters);
+  private async derived(name: string, parameters: Parameters): Promise<Answer | undefined> {
+    const asked = new URLSearchParams(canonical(parameters));
+    if ((asked.get("batch") ?? "0") !== "0") return undefined;
+    switch (name) {
+      case "tile":
+      case "row":
+      case "column":
+      case "weight":
+        return this.ofHead(name, asked);
+      case "reads":
+        return this.reads(asked);
+      case "flow":
+        return this.flow(asked);
+      case "steps":
+        return this.steps(asked);
+      default:
+        return undefined;
+    }
   }
-}
 
-function unpacked(table: PackedTable, bytes: ArrayBuffer): Table {
-  const { shape, offset } = table;
-  const size = shape.reduce((product, side) => product * side, 1);
-  switch (table.type) {
-    case "int32":
-      return { shape, type: "int32", values: new Int32Array(bytes.slice(offset, offset + 4 * size)) };
-    case "float32":
-      return {
-        shape,
-        type: "float32",
-        values: new Float32Array(bytes.slice(offset, offset + 4 * size)),
+  private recorded(asked: URLSearchParams): Recorded {
+    const found = this.about.recordings[Number(asked.get("recording") ?? 0)];
+    if (!found) throw new Failure("there is no such recording", "question");
+    return found;
+  }
+
+  private map(asked: URLSearchParams): MapAbout {
+    const found = this.recorded(asked).maps[Number(asked.get("map"))];
+    if (!found) throw new Failure("there is no such map", "question");
+    return found;
+  }
+
+  /** An answer that no view asks for, but from which others follow. */
+  private held(name: string, asked: URLSearchParams, more: Parameters): Promise<Answer> | undefined {
+    return this.packed.get(key(name, { recording: asked.get("recording") ?? "0", ...more }));
+  }
+
+  private async weights(asked: URLSearchParams): Promise<Weights | undefined> {
+    const which = { map: asked.get("map") ?? "", head: asked.get("head") ?? "" };
+    const held = await this.held("weights", asked, which);
+    if (!held) return undefined;
+    const { values, visible } = held.arrays;
+    const [queries = 0, keys = 0] = values?.shape ?? [];
+    return {
+      queries,
+      keys,
+      values: values?.values as Float32Array,
+      visible: visible?.values as Int32Array,
+    };
+  }
+
+  private async ofHead(name: string, asked: URLSearchParams): Promise<Answer | undefined> {
+    const weights = await this.weights(asked);
+    if (!weights) return undefined;
+    const query = Number(asked.get("query"));
+    const at = Number(asked.get("key"));
+    if (!(query < weights.queries) || !(at < weights.keys)) {
+      throw new Failure("there is no such row or column", "question");
+    }
+    if (name === "tile") return tile(weights, asked);
+    if (name === "row") return row(weights, query);
+    return name === "column" ? column(weights, at) : weight(weights, query, at);
+  }
+
+  private frame(recorded: Recorded, map: MapAbout): Frame {
+    const size = (text: number | null, otherwise: number) =>
+      text === null ? otherwise : (recorded.texts[text]?.tokens ?? otherwise);
+    return {
+      firstQuery: map.first_query,
+      firstKey: map.first_key,
+      queryTokens: size(map.query_text, map.first_query + map.queries),
+      keyTokens: size(map.key_text, map.first_key + map.keys),
+      causal: map.causal,
+    };
+  }
+
+  /** Matrices of shares of some maps, norm-weighted if that is known. */
+  private async shares(
+    name: "shares" | "layer",
+    asked: URLSearchParams,
+    more: Parameters,
+    hasNorms: boolean,
+  ): Promise<{ table: Table; measure: string } | undefined> {
+    const measure = asked.get("measure") === "norm" && hasNorms ? "norm" : "raw";
+    const held = await this.held(name, asked, { ...more, measure });
+    const table = held?.arrays.values;
+    return table && { table, measure };
+  }
+
+  private async reads(asked: URLSearchParams): Promise<Answer | undefined> {
+    const recorded = this.recorded(asked);
+    const tokens = (asked.get("tokens") ?? "").split(",").map(Number);
+    const side = asked.get("side") ?? "reads";
+    let map: MapAbout | undefined;
+    let found: { table: Table; measure: string } | undefined;
+    let note = "";
+    if (asked.has("head")) {
+      map = this.map(asked);
+      const weights = asked.get("measure") === "norm" ? undefined : await this.weights(asked);
+      const shape = weights && [weights.queries, weights.keys];
+      found = weights && {
+        table: { shape: shape ?? [], type: "float32", values: weights.values },
+        measure: "raw",
       };
-    case "decimal": {
-      const scale = 10 ** (table.digits ?? 4);
-      const numbers = new Uint16Array(bytes.slice(offset, offset + 2 * size));
-      return { shape, type: "float32", values: Float32Array.from(numbers, (one) => one / scale) };
+    } else if (asked.has("map")) {
+      map = this.map(asked);
+      found = await this.shares("layer", asked, { map: asked.get("map") ?? "" }, map.has_norms);
+      note = map.norms_note;
+    } else {
+      const number = asked.get("stack") ?? "0";
+      const stack = recorded.stacks[Number(number)];
+      map = recorded.maps[stack?.maps[0] ?? -1];
+      found = await this.shares("shares", asked, { stack: number }, stack?.has_norms ?? false);
+      note = stack?.norms_note ?? "";
     }
-    case "float16": {
-      const numbers = new Uint16Array(bytes.slice(offset, offset + 2 * size));
-      return { shape, type: "float32", values: Float32Array.from(numbers, widened) };
-    }
+    if (!map || !found) return undefined;
+    const said = found.measure === "norm" ? note : "attention weights";
+    return reads(found.table, this.frame(recorded, map), tokens, side, found.measure, said);
   }
-}
 
-/** An IEEE half as a number. */
-export function widened(half: number): number {
-  const sign = half & 0x8000 ? -1 : 1;
-  const exponent = (half >> 10) & 31;
-  const fraction = half & 1023;
-  if (exponent === 0) return sign * fraction * 2 ** -24;
-  if (exponent === 31) return fraction ? NaN : sign * Infinity;
-  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
-}
+  private async flow(asked: URLSearchParams): Promise<Answer | undefined> {
+    const stack = this.recorded(asked).stacks[Number(asked.get("stack") ?? 0)];
+    if (!stack) return undefined;
+    const layers: Table[] = [];
+    let measure = "raw";
+    for (const map of stack.maps) {
+      const found = await this.shares("layer", asked, { map: String(map) }, stack.has_norms);
+      if (!found || found.table.shape[0] !== found.table.shape[1]) return undefined;
+      layers.push(found.table);
+      measure = found.measure;
+    }
+    const tokens = (asked.get("tokens") ?? "").split(",").map(Number);
+    const residual = Number(asked.get("residual") ?? 0.5);
+    const { arrays, kept } = flow(layers, tokens, residual, Number(asked.get("edges") ?? 240));
+    const note = measure === "norm" ? stack.norms_note : "mean of the heads' weights";
+    return { fields: { maps: stack.maps, measure, note, kept }, arrays };
+  }
 
-async function inflated(text: string): Promise<ArrayBuffer> {
-  const letters = atob(text);
-  const bytes = new Uint8Array(letters.length);
-  for (let at = 0; at < letters.length; at++) bytes[at] = letters.charCodeAt(at);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  return new Response(stream).arrayBuffer();
+  private async steps(asked: URLSearchParams): Promise<Answer | undefined> {
+    const held = await this.held("vectors", asked, { map: asked.get("map") ?? "" });
+    if (!held) return undefined;
+    const map = this.map(asked);
+    const query = Number(asked.get("query"));
+    const own = map.kind === "self" ? query + map.first_query - map.first_key : null;
+    return steps(
+      held.arrays as unknown as Vectors,
+      Number(asked.get("head")),
+      query,
+      own,
+      Number(asked.get("count") ?? 6),
+      (asked.get("keys") ?? "").split(",").filter(Boolean).map(Number),
+      map.scale,
+      map.softcap,
+    );
+  }
 }

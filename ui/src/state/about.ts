@@ -20,6 +20,10 @@ export interface MapAbout {
   readonly first_key: number;
   readonly stack: number | null;
   readonly levels: number;
+  /** The finest level of tiles that this page has. */
+  readonly finest: number;
+  /** Heads that the map can show; `null` for all. */
+  readonly held: readonly number[] | null;
   readonly scale: number;
   readonly softcap: number | null;
   readonly has_bias: boolean;
