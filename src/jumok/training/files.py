@@ -114,18 +114,17 @@ def _paths(path: Path) -> list[Path]:
 
 def _digest(path: Path, is_text: bool, before: int, corpus: Files, tell: Tell | None) -> str:
     """A digest of a file's bytes; that a text is one is checked on the way."""
-    found, decoder, lines = hashlib.blake2b(digest_size=16), _Decoder(path), 0
+    found, decoder = hashlib.blake2b(digest_size=16), _Decoder(path)
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
             found.update(block)
             if is_text:
-                decoder.decode(block, lines)
-                lines += block.count(b"\n")
+                decoder.decode(block)
             before += len(block)
             if tell is not None:
                 tell("reading the corpus", before, corpus.n_bytes)
     if is_text:
-        decoder.decode(b"", lines, final=True)
+        decoder.decode(b"", final=True)
     return found.hexdigest()
 
 
@@ -134,10 +133,11 @@ class _Decoder:
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self._path, self._offset = path, offset
+        self._lines = 0 if offset <= len(_BOM) else None  # before the next block, if known
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
-    def decode(self, block: bytes, lines: int | None = None, final: bool = False) -> str:
-        """The text of the next block; ``lines`` lines were before it."""
+    def decode(self, block: bytes, final: bool = False) -> str:
+        """The text of the next block."""
         held = len(self._decoder.getstate()[0])
         if self._offset == 0 and block[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
             raise ValueError(f"{self._path} is UTF-16, not UTF-8; save it as UTF-8")
@@ -151,14 +151,17 @@ class _Decoder:
         except UnicodeDecodeError as error:
             at = self._offset - held + error.start
             line = ""
-            if lines is not None:
-                line = f" in line {lines + block[: max(0, error.start - held)].count(10) + 1:,}"
+            if self._lines is not None:
+                before = block[: max(0, error.start - held)].count(b"\n")
+                line = f" in line {self._lines + before + 1:,}"
             wrong = error.object[error.start]
             raise ValueError(
                 f"{self._path} is not UTF-8: byte {at:,}{line} is {wrong:#04x}. "
                 f"Save it as UTF-8 (`iconv -f latin1 -t utf-8`, if it is Latin-1)"
             ) from error
         self._offset += len(block)
+        if self._lines is not None:
+            self._lines += block.count(b"\n")
         return text
 
 
