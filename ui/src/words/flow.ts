@@ -13,7 +13,7 @@ export const en = {
   down: "Traced down to",
   downTo: (layer: number) => (layer === 0 ? "the words read" : `layer ${layer}`),
   whole: (layer: number, sink: string) =>
-    `Shown through the last layers only: below layer ${layer} less than half is left in words, the rest runs into ${sink}.`,
+    `Shown through the last layers only: below layer ${layer} less than a quarter is left in words, the rest has run into ${sink}.`,
   sinks: { first: "the first token (the sink)", special: "special tokens" },
   toInput: "Trace down to the words read",
   lastLayer: "last layer",
@@ -24,7 +24,7 @@ export const en = {
   noStack: "This map belongs to no stack of layers over one text, so nothing flows through it.",
   kept: (part: string) => `The ribbons drawn carry ${part} of what flows through each layer, or more.`,
   meaning: (residual: string) =>
-    `Rollout (Abnar & Zuidema 2020): from the last layer down, what a word holds is handed on by the mean of all heads, and ${residual} of it stays where it is, by the residual connection. A share is what has arrived at the place of a word at the lower end; all shares make 100 %.`,
+    `Rollout (Abnar & Zuidema 2020): from the last layer down, what a word holds is handed on as the heads read, and ${residual} of it stays where it is, by the residual connection. A share is what has arrived at the place of a word at the lower end; all shares make 100 %.`,
   not: "It is an estimate of where something could have come from. It treats all heads alike and knows nothing of what the feed-forward layers do, or of what the model predicts.",
 };
 
@@ -43,7 +43,7 @@ export const ko: typeof en = {
   down: "어디까지",
   downTo: (layer) => (layer === 0 ? "읽은 단어까지" : `${layer}층까지`),
   whole: (layer, sink) =>
-    `마지막 층들만 보입니다. ${layer}층 아래에서는 단어에 남은 것이 절반이 안 되고, 나머지는 ${sink}(으)로 흘러듭니다.`,
+    `마지막 층들만 보입니다. ${layer}층 아래에서는 단어에 남은 것이 4분의 1이 안 되고, 나머지는 ${sink} 쪽으로 흘러갔습니다.`,
   sinks: { first: "첫 토큰(싱크)", special: "특수 토큰" },
   toInput: "읽은 단어까지 따라가기",
   lastLayer: "마지막 층",
@@ -54,6 +54,6 @@ export const ko: typeof en = {
   noStack: "이 맵은 한 글을 읽는 층의 묶음에 들어 있지 않아 흐름을 따라갈 수 없습니다.",
   kept: (part) => `그려진 띠는 각 층을 지나는 것의 ${part} 이상을 나릅니다.`,
   meaning: (residual) =>
-    `롤아웃(Abnar & Zuidema 2020): 마지막 층에서 아래로, 단어가 지닌 것을 모든 헤드의 평균대로 넘겨주되 ${residual}은(는) 잔차 연결로 제자리에 남깁니다. 몫은 아래 끝에서 단어 자리에 다다른 양이며, 모두 더하면 100%입니다.`,
+    `롤아웃(Abnar & Zuidema 2020): 마지막 층에서 아래로, 단어가 지닌 것을 헤드들이 읽는 대로 넘겨주되 ${residual}은(는) 잔차 연결로 제자리에 남깁니다. 몫은 아래 끝에서 단어 자리에 다다른 양이며, 모두 더하면 100%입니다.`,
   not: "어디에서 왔을 수 있는지를 어림한 것입니다. 모든 헤드를 똑같이 보며, 피드포워드 층이 하는 일이나 모델이 무엇을 예측하는지는 알지 못합니다.",
 };

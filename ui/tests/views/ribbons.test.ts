@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 
-import { byWords, leadingTo, ribbons, spread } from "../../src/views/flow/ribbons";
+import { above, byWords, leadingTo, lowestTelling, placed, ribbons, spread } from "../../src/views/flow/ribbons";
 import { readingFrom } from "./texts";
 
 // Two layers over four tokens: a | b b | c. From c (token 3) down.
@@ -58,6 +58,30 @@ describe("the flow by words", () => {
     );
     total.forEach((sum, word) => expect(sum).toBeCloseTo(flow.rows[0]?.[word] ?? NaN));
   });
+});
+
+test("only the layers above which words still hold a quarter tell something", () => {
+  const rows = [0.1, 0.2, 0.3, 1].map((plain) => Float64Array.from([1 - plain, plain]));
+  const flow = { layers: 3, rows, edges: [{ layer: 2, from: 1, to: 0, amount: 0.5 }] };
+  expect(lowestTelling(flow, (word) => word === 1)).toBe(2);
+  expect(lowestTelling(flow, () => true)).toBe(0);
+  expect(lowestTelling(flow, () => false)).toBe(2);
+  const upper = above(flow, 2);
+  expect(upper.layers).toBe(1);
+  expect(upper.rows[0]).toBe(rows[2]);
+  expect(upper.edges).toEqual([{ layer: 0, from: 1, to: 0, amount: 0.5 }]);
+});
+
+test("words with a label have room, the others share what is left", () => {
+  const places = placed(500, new Set([3, 4, 499]), 300, 20);
+  expect((places[4] ?? 0) - (places[3] ?? 0)).toBeCloseTo(20);
+  expect(places[0]).toBeGreaterThanOrEqual(0);
+  expect(places[499]).toBeLessThanOrEqual(300);
+  for (let word = 1; word < 500; word++) {
+    expect(places[word]).toBeGreaterThan(places[word - 1] ?? NaN);
+  }
+  const few = placed(2, new Set([0, 1]), 100, 20);
+  expect([...few]).toEqual([25, 75]);
 });
 
 test("labels are moved apart and stay inside", () => {

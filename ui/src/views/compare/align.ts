@@ -11,25 +11,92 @@ export interface Alignment {
   readonly back: Int32Array;
 }
 
+const MOST_CELLS = 4_000_000;
+
+/**
+ * The longest common sequence of words, whatever tokens they are cut into. Of texts too long for
+ * that, `blocks` says which tokens are the same.
+ */
+export function aligned(first: Reading, second: Reading, blocks: readonly Block[]): Alignment {
+  const there = new Int32Array(first.words.length).fill(-1);
+  const back = new Int32Array(second.words.length).fill(-1);
+  const match = (one: number, other: number): void => {
+    there[one] = other;
+    back[other] = one;
+  };
+  const a = named(first);
+  const b = named(second);
+  let start = 0;
+  while (start < a.length && start < b.length && same(a, b, start, start)) start++;
+  let tail = 0;
+  while (
+    tail < Math.min(a.length, b.length) - start &&
+    same(a, b, a.length - 1 - tail, b.length - 1 - tail)
+  )
+    tail++;
+  for (let at = 0; at < start; at++) match(number(a, at), number(b, at));
+  for (let at = 1; at <= tail; at++) match(number(a, a.length - at), number(b, b.length - at));
+  const [rows, columns] = [a.length - start - tail, b.length - start - tail];
+  if (rows * columns > MOST_CELLS) {
+    byTokens(first, second, blocks, match);
+    return { there, back };
+  }
+  // length[r][c]: of the longest common sequence of what follows words r and c.
+  const length = new Uint16Array((rows + 1) * (columns + 1));
+  for (let r = rows - 1; r >= 0; r--) {
+    for (let c = columns - 1; c >= 0; c--) {
+      const here = r * (columns + 1) + c;
+      length[here] = same(a, b, start + r, start + c)
+        ? (length[here + columns + 2] ?? 0) + 1
+        : Math.max(length[here + 1] ?? 0, length[here + columns + 1] ?? 0);
+    }
+  }
+  for (let r = 0, c = 0; r < rows && c < columns; ) {
+    const here = r * (columns + 1) + c;
+    if (same(a, b, start + r, start + c)) match(number(a, start + r++), number(b, start + c++));
+    else if ((length[here + 1] ?? 0) >= (length[here + columns + 1] ?? 0)) c++;
+    else r++;
+  }
+  return { there, back };
+}
+
+interface Named {
+  readonly number: number;
+  readonly name: string;
+}
+
+/** Names of the words; a special token is the same only as itself. */
+function named(reading: Reading): Named[] {
+  return reading.words.map(({ number, text, special }) => ({
+    number,
+    name: special ? `\0${text}` : text.toLowerCase(),
+  }));
+}
+
+function same(a: readonly Named[], b: readonly Named[], one: number, other: number): boolean {
+  return a[one]?.name === b[other]?.name;
+}
+
+function number(words: readonly Named[], at: number): number {
+  return words[at]?.number ?? 0;
+}
+
 /** Two words are the same if their first tokens are, and so are as many tokens. */
-export function aligned(
+function byTokens(
   first: Reading,
   second: Reading,
   blocks: readonly Block[],
-): Alignment {
-  const there = new Int32Array(first.words.length).fill(-1);
-  const back = new Int32Array(second.words.length).fill(-1);
+  match: (one: number, other: number) => void,
+): void {
   for (const [a, b, n] of blocks) {
     for (let at = 0; at < n; at++) {
       const one = first.at(a + at);
       const other = second.at(b + at);
       if (!one || !other || one.tokens[0] !== a + at || other.tokens[0] !== b + at) continue;
       if (one.tokens.length !== other.tokens.length || at + one.tokens.length > n) continue;
-      there[one.number] = other.number;
-      back[other.number] = one.number;
+      match(one.number, other.number);
     }
   }
-  return { there, back };
 }
 
 /** The word of the second text that is read like one of the first: the same, or a namesake. */
@@ -70,7 +137,10 @@ export function changeOf(one: Change): number | null {
   return one.from === null || one.to === null ? null : one.to - one.from;
 }
 
-/** All words of both texts, those that differ most first; what stands apart comes last. */
+/**
+ * All words of both texts: first those that are in both, by how much they differ, then those of
+ * one text, by their share; what stands apart comes last.
+ */
 export function changes(
   one: Side,
   other: Side,
@@ -104,9 +174,9 @@ export function changes(
   });
   const size = (change: Change): number =>
     Math.abs(changeOf(change) ?? change.from ?? change.to ?? 0);
+  const group = (change: Change): number =>
+    change.kind !== "word" ? 2 : changeOf(change) === null ? 1 : 0;
   return found
     .filter((change) => change.from !== null || change.to !== null)
-    .sort(
-      (a, b) => Number(a.kind !== "word") - Number(b.kind !== "word") || size(b) - size(a),
-    );
+    .sort((a, b) => group(a) - group(b) || size(b) - size(a));
 }

@@ -141,14 +141,14 @@ export function above(flow: WordFlow, lowest: number): WordFlow {
 }
 
 /**
- * The lowest layer before which the words that `counts` still hold half of the flow. Further down
- * it is mostly in the sink, into which rollout through many layers runs.
+ * The lowest layer before which the words that `counts` still hold a quarter of the flow. Further
+ * down it is mostly in the sink, into which rollout through many layers runs.
  */
 export function lowestTelling(flow: WordFlow, counts: (word: number) => boolean): number {
   for (let layer = flow.layers - 1; layer >= 0; layer--) {
     let sum = 0;
     flow.rows[layer]?.forEach((value, word) => (sum += counts(word) ? value : 0));
-    if (sum < 0.5) return Math.min(layer + 1, flow.layers - 1);
+    if (sum < 0.25) return Math.min(layer + 1, flow.layers - 1);
   }
   return 0;
 }
