@@ -150,6 +150,19 @@ PEERS: dict[str, tuple[str, dict[str, Any]]] = {
     "distilbert-masked": ("DistilBertForMaskedLM", _DISTILBERT),
     "modernbert-masked": ("ModernBertForMaskedLM", _MODERNBERT),
     "marian": ("MarianMTModel", _MARIAN),
+    "marian-two-tables": (
+        "MarianMTModel",
+        {**_MARIAN, "share_encoder_decoder_embeddings": False, "decoder_vocab_size": 71},
+    ),
+    "marian-two-tables-untied": (
+        "MarianMTModel",
+        {
+            **_MARIAN,
+            "share_encoder_decoder_embeddings": False,
+            "decoder_vocab_size": 71,
+            "tie_word_embeddings": False,
+        },
+    ),
     "marian-scaled": (
         "MarianMTModel",
         {

@@ -167,7 +167,7 @@ def test_a_head_with_embeddings_of_its_own_is_refused(root: Path, tmp_path: Path
 def test_encoder_decoders_match(name: str, root: Path, tmp_path: Path) -> None:
     model = read_folder(peer_folder(name, root))
     assert isinstance(model, EncoderDecoder)
-    assert model.config.tied_head == (name != "t5-untied")
+    assert model.config.tied_head == (not name.endswith("untied"))
     source, target = random_ids(2, 30), random_ids(2, 25, seed=1)
     mask = torch.ones_like(source)
     mask[1, 20:] = 0
@@ -183,7 +183,7 @@ def test_encoder_decoders_match(name: str, root: Path, tmp_path: Path) -> None:
     assert read_folder(tmp_path).config == model.config
 
 
-@pytest.mark.parametrize("name", ENCODER_DECODERS)
+@pytest.mark.parametrize("name", [name for name in ENCODER_DECODERS if "two-tables" not in name])
 def test_tables_that_are_stored_more_than_once(name: str, root: Path, tmp_path: Path) -> None:
     def doubled(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         prefix = "model." if name.startswith("marian") else ""
@@ -198,6 +198,12 @@ def test_tables_that_are_stored_more_than_once(name: str, root: Path, tmp_path: 
     ids = random_ids(1, 9)
     folder = retensored(root, tmp_path, name, doubled)
     torch.testing.assert_close(read_folder(folder)(ids, ids), model(ids, ids))
+
+
+def test_one_table_of_two_sizes_is_refused(root: Path, tmp_path: Path) -> None:
+    folder = changed(root, tmp_path, "marian", decoder_vocab_size=71)
+    with pytest.raises(NotSupportedError, match="vocab_size = 67 and decoder_vocab_size = 71, though"):
+        read_folder(folder)
 
 
 def test_ids_of_generation_settings(root: Path, tmp_path: Path) -> None:

@@ -465,7 +465,6 @@ def test_what_those_of_other_kinds_mean() -> None:
 @pytest.mark.parametrize(
     ("values", "named"),
     [
-        ({**MARIAN, "share_encoder_decoder_embeddings": False}, "share_encoder_decoder"),
         ({**MARIAN, "normalize_before": True}, "normalize_before = True"),
         ({**MARIAN, "decoder_vocab_size": 9}, "decoder_vocab_size = 9"),
         ({**T5_SMALL, "feed_forward_proj": "gated-tanh"}, "'gated-tanh'"),

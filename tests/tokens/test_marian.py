@@ -91,3 +91,27 @@ def test_damaged_files_are_named(name: str, content: bytes, message: str, tmp_pa
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
         read_marian_vocabulary(tmp_path)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_the_target_is_cut_by_its_own_file(tmp_path: Path, separate: bool) -> None:
+    from jumok.model.loading import _read_tokenizer as read_tokenizer
+
+    write(tmp_path)
+    (tmp_path / "target.spm").write_bytes(sentencepiece({**PIECES, "▁hello": -9.0}))
+    names = [*VOCABULARY, "<pad>"]
+    if separate:
+        names = ["<pad>", "<unk>", "</s>", *sorted(PIECES)[1:]]
+        ids = {piece: id for id, piece in enumerate(names)}
+        (tmp_path / "target_vocab.json").write_text(json.dumps(ids))
+    tokenizer = read_tokenizer(tmp_path)
+    assert tokenizer is not None
+    assert [VOCABULARY[id] for id in tokenizer.encode("hello")] == ["▁hello", "</s>"]
+    target = tokenizer.target.encode("hello")
+    assert [names[id] for id in target] == ["▁he", "llo", "</s>"]
+    assert tokenizer.target.decode(target) == "hello"
+    tokenizer.save(tmp_path / "again")
+    again = Tokenizer.from_folder(tmp_path / "again")
+    assert again.encode("hello world") == tokenizer.encode("hello world")
+    assert again.target.encode("hello world") == tokenizer.target.encode("hello world")
+    assert again.target.eos_id == tokenizer.target.eos_id

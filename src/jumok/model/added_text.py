@@ -16,7 +16,7 @@ class AddedText:
     """
 
     def __init__(self, tokenizer: Tokenizer, strings: tuple[str, ...]) -> None:
-        self._decoder = tokenizer.stream()
+        self._decoder = tokenizer.target.stream()
         self._strings = strings
         self._text = ""  # not given out yet
         self.stopped = False

@@ -93,7 +93,8 @@ def build(
         ours: replace(piece, theirs=tuple(n.removeprefix(family.prefix) for n in piece.theirs))
         for ours, piece in family.names_for(config).items()
     }
-    tensors = _without_copies(family, tensors, source)
+    if getattr(config, "shared_embedding", True):
+        tensors = _without_copies(family, tensors, source)
     config = _settle(family, config, tensors, names, source)
     with torch.device("meta"):  # shapes without numbers: nothing is initialised in vain
         model: Model = family.model(config)  # type: ignore[arg-type]
@@ -292,9 +293,8 @@ def _is_head_tied(
     config: AnyConfig, tensors: Tensors, names: Mapping[str, Piece], source: str
 ) -> bool:
     """Is the output head the embedding table?"""
-    table_name = "encoder.embedding.weight"
-    if table_name not in names:
-        table_name = "embedding.weight"
+    tables = ("target_embedding.weight", "encoder.embedding.weight", "embedding.weight")
+    table_name = next(name for name in tables if name in names)
     (head,), (table,) = names["head.weight"].theirs, names[table_name].theirs
     if head not in tensors:
         if not config.tied_head:

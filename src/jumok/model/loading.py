@@ -14,16 +14,17 @@ from jumok.model.checkpoints import Model, read_folder, write_folder
 from jumok.model.families import NotSupportedError
 from jumok.model.foreign import ForeignModel, read_with_transformers
 from jumok.model.gguf_files import open_gguf, read_gguf
+from jumok.model.quantised import Weights, quantise
 from jumok.model.weight_files import open_safetensors, weight_files
 from jumok.model.zoo import ZOO, FetchError, model_folder
 from jumok.tokens import Tokenizer, as_tokenizer
-from jumok.tokens.marian import MARIAN_FILES, read_marian_vocabulary
+from jumok.tokens.marian import MARIAN_FILES, read_marian_target, read_marian_vocabulary
 
 __all__ = ["load", "save"]
 
 _log = logging.getLogger("jumok")
 
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "source.spm"]
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "source.spm", "target.spm"]
 _NOT_FROM_HUB = ["*/*", "consolidated*"]  # other formats of the same weights
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -41,6 +42,7 @@ def load(
     *,
     dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
+    weights: Weights | None = None,
 ) -> tuple[Model | ForeignModel, Tokenizer | None]:
     """A model and its tokenizer.
 
@@ -50,6 +52,8 @@ def load(
         dtype: of the weights, such as ``torch.bfloat16`` or "bfloat16". `None`: as they are
             stored; float32 for the embedded models and for GGUF files.
         device: where to put the model. `None`: the CPU.
+        weights: "int8" or "int4" rounds the weights of its linear maps, for generating faster on
+            a CPU, see `jumok.model.quantised`. `None`: they stay numbers of ``dtype``.
 
     Returns:
         ``(model, tokenizer)``: a `Decoder`, `Encoder` or `EncoderDecoder` in eval mode. A model
@@ -68,6 +72,10 @@ def load(
     """
     if not isinstance(name_or_path, (str, os.PathLike)):
         raise TypeError(f"load({name_or_path!r}): give the name of a model ({_KINDS})")
+    if weights is not None:
+        model, tokenizer = load(name_or_path, dtype=dtype, device=device)
+        quantise(model, weights)
+        return model, tokenizer
     dtype, device = _read_dtype(dtype), _read_device(device)
     text, path = os.fspath(name_or_path), Path(name_or_path).expanduser()
     if text in ZOO:
@@ -165,7 +173,10 @@ def _said(reason: Exception) -> str:
 def _read_tokenizer(folder: Path) -> Tokenizer | None:
     there = [name for name in _TOKENIZER_FILES if (folder / name).is_file()]
     if "tokenizer.json" not in there and all((folder / name).is_file() for name in MARIAN_FILES):
-        return Tokenizer(*read_marian_vocabulary(folder))
+        tokenizer = Tokenizer(*read_marian_vocabulary(folder))
+        if (target := read_marian_target(folder)) is not None:
+            tokenizer.target = Tokenizer(*target)
+        return tokenizer
     return Tokenizer.from_folder(folder) if there else None
 
 

@@ -1,7 +1,8 @@
-"""The vocabularies of Marian's translation models: SentencePiece files and a joint ``vocab.json``.
+"""The vocabularies of Marian's translation models: SentencePiece files and ``vocab.json``.
 
-The source is cut by ``source.spm``; each piece has its number in ``vocab.json``, which both
-languages share. A SentencePiece file is a protocol buffer:
+The source is cut by ``source.spm``, the target by ``target.spm``; each piece has its number in
+``vocab.json``, which both languages share unless there is a ``target_vocab.json``. A SentencePiece
+file is a protocol buffer:
 https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
 """
 
@@ -14,15 +15,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["MARIAN_FILES", "read_marian_vocabulary"]
+__all__ = ["MARIAN_FILES", "read_marian_target", "read_marian_vocabulary"]
 
 MARIAN_FILES = ("source.spm", "vocab.json")
 _NEVER = -1e5  # below any score of a piece: taken only where nothing else fits
 _UNIGRAM = 1
 
 
-def read_marian_vocabulary(folder: Path) -> tuple["tokenizers.Tokenizer", dict[str, Any]]:
+def read_marian_target(folder: Path) -> tuple["tokenizers.Tokenizer", dict[str, Any]] | None:
+    """As `read_marian_vocabulary`, for the language that is written; `None` without its files."""
+    if not (folder / "target.spm").is_file():
+        return None
+    separate = (folder / "target_vocab.json").is_file()
+    return read_marian_vocabulary(
+        folder, "target.spm", "target_vocab.json" if separate else "vocab.json"
+    )
+
+
+def read_marian_vocabulary(
+    folder: Path, pieces: str = "source.spm", numbers: str = "vocab.json"
+) -> tuple["tokenizers.Tokenizer", dict[str, Any]]:
     """The tokenizer of a Marian folder, and its ``tokenizer_config.json``.
+
+    Args:
+        folder: of the model.
+        pieces: the SentencePiece file.
+        numbers: the file with the ids.
 
     Raises:
         ValueError: a file is damaged, or of a kind that Marian doesn't have.
@@ -38,7 +56,7 @@ def read_marian_vocabulary(folder: Path) -> tuple["tokenizers.Tokenizer", dict[s
         processors,
     )
 
-    path = folder / "vocab.json"
+    path = folder / numbers
     try:
         ids = json.loads(path.read_text("utf-8"))
         order = sorted(ids, key=ids.get)
@@ -49,7 +67,7 @@ def read_marian_vocabulary(folder: Path) -> tuple["tokenizers.Tokenizer", dict[s
     missing = [token for token in ("<unk>", "</s>", "<pad>") if token not in ids]
     if missing:
         raise ValueError(f"{path} has no {', '.join(missing)}")
-    scores, rules = _read_pieces(folder / "source.spm")
+    scores, rules = _read_pieces(folder / pieces)
     backend = Tokenizer(
         models.Unigram([(piece, scores.get(piece, _NEVER)) for piece in order], ids["<unk>"])
     )

@@ -29,6 +29,8 @@ _SPECIAL_NAMES = (
     "mask_token",
 )
 
+_TARGET = "target"  # the folder of a target's own tokenizer
+
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
@@ -42,6 +44,10 @@ class Tokenizer:
         config: the contents of ``tokenizer_config.json``: names of the special tokens,
             the chat template; written back by `save`.
         special_ids: further ids that are special.
+
+    Attributes:
+        target: the tokenizer of what an encoder-decoder writes: itself, unless source and target
+            are cut differently (Marian).
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class Tokenizer:
         self.special_ids: frozenset[int] = frozenset({*special_ids, *found, *added})
         unknown = getattr(self.backend.model, "unk_token", None)
         self._unknown_id = self.backend.token_to_id(unknown) if unknown else None
+        self.target: Tokenizer = self
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "Tokenizer":
@@ -100,7 +107,10 @@ class Tokenizer:
             backend = Backend.from_file(str(path))
         except Exception as error:  # the only kind that tokenizers raises
             raise ValueError(f"{path} is damaged or no tokenizer: {error}") from error
-        return cls(backend, config)
+        found = cls(backend, config)
+        if (folder / _TARGET / "tokenizer.json").is_file():
+            found.target = cls.from_folder(folder / _TARGET)
+        return found
 
     @classmethod
     def from_gguf(cls, source: Any) -> "Tokenizer":
@@ -214,6 +224,8 @@ class Tokenizer:
                 part.replace(folder / name)
             finally:
                 part.unlink(missing_ok=True)
+        if self.target is not self:
+            self.target.save(folder / _TARGET)
 
     def __repr__(self) -> str:
         return f"Tokenizer({type(self.backend.model).__name__}, {self.vocab_size:,} tokens)"

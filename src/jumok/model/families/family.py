@@ -60,7 +60,8 @@ class Family:
         without_weights: endings of tensors that hold no weights.
         heads: beginnings (without prefix) of tensors for tasks that our class doesn't do.
         varying: further names, which depend on the configuration.
-        copies: names of tensors (without prefix) that repeat another one → that one.
+        copies: names of tensors (without prefix) that repeat another one → that one, where both
+            sides of an encoder-decoder share their embedding.
         masked_architecture: transformers' class for an encoder with its masked-token head.
         masked_names: as ``names``, for that head.
         masked_activation: the head's activation; `None`: the model's own.

@@ -17,7 +17,7 @@ from jumok.model.families.family import (
     stack,
     write_special_ids,
 )
-from jumok.model.families.settings import Settings
+from jumok.model.families.settings import NotSupportedError, Settings
 
 __all__ = ["MARIAN"]
 
@@ -41,7 +41,6 @@ def _side(name: str) -> dict[str, Piece]:
 
 _CROSS, _THEIR_CROSS = "decoder.layers.{i}.cross_attention", "model.decoder.layers.{i}.encoder_attn"
 _NAMES = {
-    "encoder.embedding.weight": stack("model.shared.weight"),
     **_side("encoder"),
     **_side("decoder"),
     **both(f"{_CROSS}.q", f"{_THEIR_CROSS}.q_proj"),
@@ -53,8 +52,18 @@ _NAMES = {
 }
 
 
+def _tables(config: EncoderDecoderConfig) -> dict[str, Piece]:
+    """One table for both languages, or one for each."""
+    if config.shared_embedding:
+        return {"encoder.embedding.weight": stack("model.shared.weight")}
+    return {
+        "encoder.embedding.weight": stack("model.encoder.embed_tokens.weight"),
+        "target_embedding.weight": stack("model.decoder.embed_tokens.weight"),
+    }
+
+
 def _read_marian(settings: Settings) -> EncoderDecoderConfig:
-    settings.expect("share_encoder_decoder_embeddings", True)
+    one_table = settings.take("share_encoder_decoder_embeddings", True)
     settings.expect("normalize_before", False)
     settings.expect("add_final_layer_norm", False)
     settings.expect("normalize_embedding", False)
@@ -63,7 +72,12 @@ def _read_marian(settings: Settings) -> EncoderDecoderConfig:
     for key in ("extra_pos_embeddings", "classif_dropout", "_num_labels"):
         settings.take(key, None)  # left over from a larger family
     emb_dim, vocab_size = settings.need("d_model"), settings.need("vocab_size")
-    settings.expect("decoder_vocab_size", None, vocab_size)
+    target_size = settings.take("decoder_vocab_size", None) or vocab_size
+    if one_table and target_size != vocab_size:
+        raise NotSupportedError(
+            f"{settings.source}: vocab_size = {vocab_size} and decoder_vocab_size = {target_size}, "
+            "though share_encoder_decoder_embeddings says that there is one table for both"
+        )
     settings.take("num_hidden_layers", None)
     for name in ("encoder", "decoder"):  # whole layers are dropped in training only
         settings.take(f"{name}_layerdrop", 0.0)
@@ -71,7 +85,6 @@ def _read_marian(settings: Settings) -> EncoderDecoderConfig:
     ids = special_ids(settings, 58100)
     ids["bos_id"] = settings.take("decoder_start_token_id", 58100)
     shared = {
-        "vocab_size": vocab_size,
         "emb_dim": emb_dim,
         "context": settings.take("max_position_embeddings", 1024),
         "positions": Sinusoidal("halves"),
@@ -91,15 +104,20 @@ def _read_marian(settings: Settings) -> EncoderDecoderConfig:
         **ids,
     }
 
-    def side_of(name: str) -> Config:
+    def side_of(name: str, vocab_size: int) -> Config:
         return Config(
+            vocab_size=vocab_size,
             n_layers=settings.take(f"{name}_layers", 12),
             n_heads=settings.take(f"{name}_attention_heads", 16),
             hidden_dim=settings.take(f"{name}_ffn_dim", 4096),
             **shared,
         )
 
-    config = EncoderDecoderConfig(side_of("encoder"), side_of("decoder"))
+    config = EncoderDecoderConfig(
+        side_of("encoder", vocab_size),
+        side_of("decoder", target_size),
+        shared_embedding=bool(one_table),
+    )
     settings.finish()
     return config
 
@@ -108,8 +126,9 @@ def _write_marian(config: EncoderDecoderConfig) -> dict[str, Any]:
     side = config.decoder
     settings: dict[str, Any] = {
         "is_encoder_decoder": True,
-        "vocab_size": side.vocab_size,
+        "vocab_size": config.encoder.vocab_size,
         "decoder_vocab_size": side.vocab_size,
+        "share_encoder_decoder_embeddings": config.shared_embedding,
         "d_model": side.emb_dim,
         "max_position_embeddings": side.context,
         "scale_embedding": side.embedding_scale != 1.0,
@@ -140,6 +159,7 @@ MARIAN = Family(
     _read_marian,
     _write_marian,
     without_weights=("embed_positions.weight",),
+    varying=_tables,
     copies={
         "encoder.embed_tokens.weight": "shared.weight",
         "decoder.embed_tokens.weight": "shared.weight",
