@@ -129,7 +129,9 @@ class MultiHeadAttention(nn.Module):
         n_q, n_kv, d = self.n_heads, self.n_kv_heads, self.head_dim
         if context is None:
             qkv = self.qkv(x).view(*x.shape[:2], n_q + 2 * n_kv, d)
-            return qkv[:, :, :n_q], qkv[:, :, n_q : n_q + n_kv], qkv[:, :, n_q + n_kv :]
+            # One split: its gradient is one concatenation, where slices would fill and add three.
+            q, k, v = qkv.split((n_q, n_kv, n_kv), dim=2)
+            return q, k, v
         weight, bias, cut = self.qkv.weight, self.qkv.bias, n_q * d
         q = linear(x, weight[:cut], None if bias is None else bias[:cut])
         kv = linear(context, weight[cut:], None if bias is None else bias[cut:])
