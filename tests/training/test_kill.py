@@ -1,7 +1,7 @@
 """A run that is killed again and again ends with the weights of one that nothing has disturbed.
 
 The real command in processes of its own, ended by the real SIGKILL: at random moments, and in the
-middle of writing a snapshot. The processes are forked from one that has PyTorch loaded already.
+middle of writing a snapshot.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import math
 import random
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,89 +19,42 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-STEPS = 14
+from jumok.training.log import read_rows
+from launcher import Launcher
+
+STEPS = 12
 OPTIONS = (
     f"topics --steps {STEPS} --emb-dim 16 --layers 1 --heads 2 --context 16 --batch 4 "
     "--micro-batch 2 --tokenizer bytes --dropout 0.1 --average 0.9 --snapshot-every 2 "
-    "--log-every 1 --evaluate-every 5 --evaluation-batches 2 --no-compile"
+    "--log-every 1 --evaluate-every 6 --evaluation-batches 2 --no-compile"
 ).split()
-
-# Reads a line of JSON with the command's arguments, runs it in a child, and writes the child's
-# number, then its exit code.
-LAUNCHER = """
-import json, os, sys
-import torch, matplotlib.pyplot, torch.utils.tensorboard
-import jumok.training.loop
-from jumok.cli import main
-print(0, flush=True)
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        sink = os.open("/dev/null", os.O_RDWR)
-        for stream in (0, 1):
-            os.dup2(sink, stream)
-        main(json.loads(line))
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-class Launcher:
-    """Starts ``jumok …`` in a process of its own."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self._number() == 0
-
-    def _number(self) -> int:
-        assert self.process.stdout is not None
-        return int(self.process.stdout.readline())
-
-    def start(self, *arguments: str) -> int:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(arguments).encode() + b"\n")
-        self.process.stdin.flush()
-        return self._number()
-
-    def end(self) -> int:
-        return self._number()
 
 
 @pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    launcher = Launcher()
+def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
+    launcher = Launcher(tmp_path_factory.mktemp("said"))
     yield launcher
-    assert launcher.process.stdin is not None
-    launcher.process.stdin.close()
-    launcher.process.wait()
-    assert launcher.process.stdout is not None
-    launcher.process.stdout.close()
+    launcher.close()
 
 
-def _kill(pid: int, when: Callable[[], bool]) -> None:
-    """SIGKILL the process once `when` holds, or never if it ends before."""
-    import os
-    import signal
-
-    state = Path(f"/proc/{pid}/stat")
-    while not when():
-        try:
-            if state.read_text().rpartition(")")[2].split()[0] == "Z":
-                return
-        except FileNotFoundError:
-            return
-        time.sleep(0.0005)
-    os.kill(pid, signal.SIGKILL)
+Moment = Callable[[], bool]
 
 
-def _after(seconds: float) -> Callable[[], bool]:
-    end = time.monotonic() + seconds
-    return lambda: time.monotonic() > end
+def _soon_after(folder: Path, step: int, seconds: float) -> Moment:
+    """So many seconds after the log has that step (0: after the start)."""
+    end = math.inf if step else time.monotonic() + seconds
+
+    def holds() -> bool:
+        nonlocal end
+        if end == math.inf and step <= max((row["step"] for row in read_rows(log)), default=0):
+            end = time.monotonic() + seconds
+        return time.monotonic() > end
+
+    log = folder / "log.jsonl"
+    return holds
 
 
-def _while_writing(folder: Path, bytes_written: int) -> Callable[[], bool]:
+def _while_writing(folder: Path, bytes_written: int) -> Moment:
     """In the middle of a snapshot: so many bytes of its tensors are in the file."""
 
     def holds() -> bool:
@@ -132,30 +84,28 @@ def _board(folder: Path, name: str) -> list[tuple[int, float]]:
 
 
 def test_killed_runs_end_as_undisturbed_ones(tmp_path: Path, launcher: Launcher) -> None:
-    data = tmp_path / "data"
     calm, rough = tmp_path / "calm", tmp_path / "rough"
-    arguments = ["train", *OPTIONS, "--data", str(data)]
-    began = time.monotonic()
-    launcher.start(*arguments, "--out", str(calm))
-    assert launcher.end() == 0
-    length = time.monotonic() - began
+    launcher.run("train", *OPTIONS, "--out", str(calm))
 
     chance = random.Random(0)
-    moments: list[Callable[[], Callable[[], bool]]] = [
-        *(lambda n=n: _while_writing(rough, n) for n in (0, 1, 20_000)),
-        *(lambda: _after(chance.uniform(0, length)) for _ in range(4)),
+    moments: list[Callable[[], Moment]] = [
+        lambda: _soon_after(rough, 0, chance.uniform(0, 2)),
+        lambda: _soon_after(rough, 1, chance.uniform(0, 0.02)),
+        lambda: _while_writing(rough, 0),
+        lambda: _soon_after(rough, 5, chance.uniform(0, 0.02)),
         lambda: _while_writing(rough, 1),
+        lambda: _while_writing(rough, 20_000),
+        lambda: _soon_after(rough, STEPS - 1, chance.uniform(0, 0.2)),
     ]
     killed = 0
     for moment in moments:
-        pid = launcher.start(*arguments, "--out", str(rough))
-        _kill(pid, moment())
-        code = launcher.end()
-        assert code in (-9, 0)
-        killed += code == -9
+        started = launcher.start("train", *OPTIONS, "--out", str(rough))
+        started.kill_when(moment())
+        (code,) = started.end()
+        assert code in (-signal.SIGKILL, 0), started.said.read_text("utf-8")
+        killed += code != 0
     assert killed >= 5
-    launcher.start(*arguments, "--out", str(rough))
-    assert launcher.end() == 0
+    launcher.run("train", *OPTIONS, "--out", str(rough))
 
     assert (rough / "model.safetensors").read_bytes() == (calm / "model.safetensors").read_bytes()
     last = Path("snapshots") / f"step-{STEPS:08d}" / "rank-00000.safetensors"
