@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import jumok
 from jumok.lessons.lesson import Check, Findings, Language, Lesson, Running, Table, Words
 from jumok.lessons.showing import COLOURS
+from jumok.lessons.small import fit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -138,8 +139,9 @@ class Finder(nn.Module):
         for projection in (self.q, self.k, self.v):  # so that q and k have variance 1
             nn.init.normal_(projection.weight, std=width**-0.5)
 
-    def forward(self, asked: Tensor, names: Tensor, values: Tensor) -> Tensor:
-        query = self.q(self.names(asked))[:, None, None]  # (B, 1, 1, E)
+    def forward(self, ids: Tensor) -> Tensor:
+        asked, names, values = ids.split([1, 8, 8], dim=1)
+        query = self.q(self.names(asked))[:, None]  # (B, 1, 1, E)
         keys = self.k(self.names(names))[:, None]  # (B, 1, 8, E)
         found, _, _ = jumok.attention(
             query, keys, self.v(self.values(values))[:, None], scale=self.scale
@@ -151,18 +153,15 @@ def _train(width: int, scaled: bool, steps: int, seed: int) -> float:
     """Loss at the end (nats, mean over the last tenth) of learning to look up."""
     torch.manual_seed(seed)
     model = Finder(width, scaled)
-    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
-    losses = []
-    for _ in range(steps):
+
+    def batch() -> tuple[Tensor, Tensor]:
         names = torch.rand(64, 16).argsort(-1)[:, :8]
         values = torch.randint(16, (64, 8))
         at = torch.randint(8, (64, 1))
-        logits = model(names.gather(1, at)[:, 0], names, values)
-        loss = nn.functional.cross_entropy(logits, values.gather(1, at)[:, 0])
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(loss.item())
+        asked = names.gather(1, at)
+        return torch.cat([asked, names, values], dim=1), values.gather(1, at)[:, 0]
+
+    losses = fit(model, batch, steps, rate=1e-3)
     return float(np.mean(losses[-steps // 10 :]))
 
 

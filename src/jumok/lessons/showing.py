@@ -201,11 +201,9 @@ def _is_number_column(table: Table, place: int) -> bool:
 
 
 def _looks_like_number(cell: object) -> bool:
-    return isinstance(cell, int | float) or (
-        isinstance(cell, str)
-        and cell[:1].lstrip("+-−–") + cell[1:2] != ""
-        and cell.lstrip("+-−–")[:1].isdigit()
-    )
+    if isinstance(cell, str):
+        return cell == "–" or cell.lstrip("+-−±×").strip()[:1].isdigit()
+    return isinstance(cell, int | float)
 
 
 def _text(cell: str | int | float | Words, language: Language) -> str:
