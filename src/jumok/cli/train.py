@@ -1,11 +1,14 @@
 """``jumok train``: teach a model a corpus, or go on where that has stopped."""
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from jumok.cli.ending import Refusal
+
+if TYPE_CHECKING:
+    from jumok.training.settings import Training
 
 _CORPUS = (
     "A .txt, .md, .jsonl or .parquet file, a folder of them, topics (Python's reference manual), "
@@ -106,19 +109,13 @@ def train(
     The folder holds the model (jumok.load and transformers read it), snapshots, a log, curves
     and report.html. Ctrl-C finishes the step and saves.
     """
-    settings = dict(locals())
-    settings["field"] = settings["field"] or ()
-    for option, name in (("layers", "n_layers"), ("heads", "n_heads"), ("field", "fields")):
-        settings[name] = settings.pop(option)
-
-    from jumok.training.settings import OPTIONS, Training
-
+    options = dict(locals())
     try:
-        training = Training(**settings)
-    except ValueError as error:
+        training = settings_of(options)
+    except Refusal:
         if not _is_main():
             return FAILED
-        raise Refusal(_as_options(str(error), list(settings), OPTIONS)) from error
+        raise
 
     from jumok.training.loop import DivergedError, train
     from jumok.training.parallel import LostProcessError, MainProcessError, MissingDeviceError
@@ -140,6 +137,20 @@ def train(
 def _is_main() -> bool:
     """Whether this process speaks for all that torchrun has started."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def settings_of(options: dict[str, Any]) -> "Training":
+    """The settings that the options ask for."""
+    from jumok.training.settings import OPTIONS, Training
+
+    settings = {**options, "fields": options["field"] or ()}
+    del settings["field"]
+    for option, name in (("layers", "n_layers"), ("heads", "n_heads")):
+        settings[name] = settings.pop(option)
+    try:
+        return Training(**settings)
+    except ValueError as error:
+        raise Refusal(_as_options(str(error), list(settings), OPTIONS)) from error
 
 
 def _as_options(message: str, names: list[str], special: dict[str, str]) -> str:

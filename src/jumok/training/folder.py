@@ -66,6 +66,8 @@ def _check(training: Training, folder: Path) -> None:
                 f"{', …' if len(others) > 3 else ''}) and no run; name a folder of its own"
             )
         return
+    if not any((folder / "snapshots").glob("step-*")):  # nothing has been learned with them
+        return
     try:
         before = Training.from_json(path.read_text("utf-8"))
     except (ValueError, TypeError) as error:
