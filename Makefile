@@ -7,14 +7,15 @@ INSTALL := $(PIP) install --constraint constraints.txt --editable
 WORKERS ?= 2
 BANK := The bank of the river was muddy. The money was deposited in the bank.
 
-.PHONY: demo test test-transformers4 check docs bench clean
+.PHONY: demo test test-transformers4 ui check docs bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/jumok look "$(BANK)"
 	$(BIN)/jumok look "$(BANK)" --word bank --model smollm2
 	$(BIN)/jumok look "an apple and orange" --against "apple phone" --word apple
 
-test: $(VENV)/.dev
+test: ui
+	scripts/browser
 	$(BIN)/python -m pytest -n $(WORKERS)
 
 # transformers 4 looks its attention functions up in another way: the lens on it, in an
@@ -22,6 +23,10 @@ test: $(VENV)/.dev
 test-transformers4: $(VENV)-transformers4/.dev
 	$(<D)/bin/python -m pytest -n $(WORKERS) -W ignore::DeprecationWarning \
 		tests/lens/test_architectures.py -k "not jamba and not are_named"
+
+# The page of `jumok view`, from ui/ into src/jumok/view/assets/, if a source has changed.
+ui: $(VENV)/.dev
+	$(BIN)/python ui/build.py
 
 check: $(VENV)/.dev
 	scripts/check
@@ -35,7 +40,7 @@ bench: $(VENV)/.dev
 	done
 
 clean:
-	rm -rf $(VENV) $(VENV)-transformers4 build dist site
+	rm -rf $(VENV) $(VENV)-transformers4 build dist site ui/node_modules src/jumok/view/assets
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 # Workers of `pytest -n` share the machine: one thread each. Set before NumPy and torch load.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -37,3 +39,12 @@ def korean_font() -> Path:
                 font_manager.fontManager.addfont(file)
             return Path(file)
     pytest.skip("no installed font has Hangul (Debian: fonts-noto-cjk)")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The last lines: what was left out for want of something that the system can have."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
+    for reason, count in sorted(reasons.items()):
+        if "Debian" in reason:
+            terminalreporter.write_line(f"left out: {count} tests: {reason}", yellow=True)

@@ -373,6 +373,7 @@ export class Plot {
       const { cell, scale } = this.opening;
       this.opening = null;
       this.view = centred(cell, scale, this.extent, this.size);
+      this.events.moved(this.view, this.size);
     }
     if (this.glide && !this.glide(now)) this.glide = null;
     const range = this.range();
