@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -244,3 +245,24 @@ def test_pooler_and_token_types_must_be_there() -> None:
 def test_no_tokens() -> None:
     model = decoder(GPT)
     assert model(torch.zeros(2, 0, dtype=torch.long)).shape == (2, 0, 41)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_documents_in_one_row_do_not_see_each_other(window: int | None) -> None:
+    """With rotary positions each has the logits that it has alone."""
+    torch.manual_seed(0)
+    model = Decoder(replace(GPT, windows=(window, None))).double().eval()
+    ids = torch.randint(41, (2, 12))
+    documents = torch.tensor([[0] * 5 + [1] * 7, [3] * 2 + [4] * 9 + [5]])
+    with torch.no_grad():
+        together = model(ids, documents=documents)
+        for row, borders in enumerate(([0, 5, 12], [0, 2, 11, 12])):
+            for begin, end in itertools.pairwise(borders):
+                alone = model(ids[row : row + 1, begin:end])
+                assert (
+                    together[row, begin:end] - alone[0]
+                ).abs().max() < 1e-6  # phases are float32
+    with pytest.raises(ValueError, match=r"documents \(2, 11\): of the shape of ids \(2, 12\)"):
+        model(ids, documents=documents[:, 1:])
+    with pytest.raises(ValueError, match="without a cache"):
+        model(ids, documents=documents, cache=model.new_cache())

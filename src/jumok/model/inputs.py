@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from jumok.masks import Mask, Padding, Window, join
+from jumok.masks import Mask, Packed, Padding, Window, join
 from jumok.model.parts import AddedPositions, RelativeBias
 
 __all__ = ["LayerRules", "embedded", "read_inputs"]
@@ -82,12 +82,19 @@ class LayerRules:
         visible: (B, Tk) booleans, `True` for a real token, or `None` if all are.
         relative_bias: what adds positions to the scores, if anything does.
         both_ways: a window reaches as far ahead as behind.
+        documents: (B, Tk) integers, the document that each token belongs to; only those of the
+            own are seen. `None`: a row is one document.
     """
 
     def __init__(
-        self, visible: Tensor | None, relative_bias: RelativeBias | None, both_ways: bool = False
+        self,
+        visible: Tensor | None,
+        relative_bias: RelativeBias | None,
+        both_ways: bool = False,
+        documents: Tensor | None = None,
     ) -> None:
         self._visible, self._relative_bias, self._both_ways = visible, relative_bias, both_ways
+        self._documents = documents
         self._known: dict[tuple[int | None, int], Mask | None] = {}
         self._biases: dict[tuple[int, int], Tensor] = {}
 
@@ -112,6 +119,8 @@ class LayerRules:
         rules: list[Mask] = []
         if self._visible is not None:
             rules.append(Padding(self._visible[:, self._visible.shape[1] - n_keys :]))
+        if self._documents is not None:
+            rules.append(Packed(self._documents))
         if window is not None and n_keys > window:
             rules.append(Window(window, ahead=window - 1 if self._both_ways else 0))
         return join(*rules) if rules else None

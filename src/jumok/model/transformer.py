@@ -64,6 +64,8 @@ class Decoder(nn.Module):
         mask: Tensor | None = None,
         cache: KeyValueCache | None = None,
         last: int | None = None,
+        *,
+        documents: Tensor | None = None,
     ) -> Tensor:
         """Logits for the token after each token.
 
@@ -72,6 +74,9 @@ class Decoder(nn.Module):
             mask: (B, T), True or 1 = real token, False or 0 = padding, on either side.
             cache: from `new_cache`; it is extended.
             last: give logits for that many last tokens only.
+            documents: (B, T) integers, the document that each token belongs to, where several
+                lie in one row and shall not see each other; without a cache only. Positions run
+                through the row.
 
         Returns:
             (B, T, V), or (B, last, V). Rows of padding hold numbers without meaning.
@@ -79,7 +84,7 @@ class Decoder(nn.Module):
         Raises:
             ValueError: shapes, ids or lengths that the model can't take.
         """
-        x = self.hidden(ids, mask, cache, last)
+        x = self.hidden(ids, mask, cache, last, documents=documents)
         if self.head is not None:
             return self.head(x)  # type: ignore[no-any-return]
         return linear(x, self.embedding.weight)  # (B, T, V)
@@ -90,12 +95,19 @@ class Decoder(nn.Module):
         mask: Tensor | None = None,
         cache: KeyValueCache | None = None,
         last: int | None = None,
+        *,
+        documents: Tensor | None = None,
     ) -> Tensor:
         """What logits are made of: the normalised stream, (B, T, E) or (B, last, E).
 
         Arguments and errors are those of `forward`.
         """
         mask = read_inputs(ids, mask)
+        if documents is not None and (cache is not None or documents.shape != ids.shape):
+            raise ValueError(
+                f"documents {tuple(documents.shape)}: of the shape of ids {tuple(ids.shape)}, and "
+                f"without a cache"
+            )
         batch, new = ids.shape
         past = 0 if cache is None else cache.length
         visible = mask if cache is None else cache.admit(batch, new, mask)  # (B, past + T)
@@ -105,7 +117,7 @@ class Decoder(nn.Module):
         scale = self.config.embedding_scale
         x = self.dropout(embedded(self.embedding, ids, scale, self.positions, places))  # (B, T, E)
         turns = None if self._rotary is None or not new else [t(places, x) for t in self._rotary]
-        rules = LayerRules(visible, self.relative_bias)
+        rules = LayerRules(visible, self.relative_bias, documents=documents)
         layer_caches = [None] * len(self.layers) if cache is None else cache.layers
         for block, window, layer_cache in zip(
             self.layers, self.config.layer_windows, layer_caches, strict=True

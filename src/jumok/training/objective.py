@@ -90,7 +90,7 @@ class Objective(nn.Module):
             )
         if isinstance(self.model, Encoder):
             return self.model(batch.ids, batch.mask)  # type: ignore[no-any-return]
-        return self.model.hidden(batch.ids, batch.mask)
+        return self.model.hidden(batch.ids, batch.mask, documents=batch.documents)
 
 
 def chunked_cross_entropy(
