@@ -114,6 +114,7 @@ class _Rows:
     """A batch as the objective reads it."""
 
     mask: Tensor | None = None
+    documents: Tensor | None = None
     target_ids: Tensor | None = None
     target_mask: Tensor | None = None
 
@@ -157,6 +158,15 @@ def test_a_decoder_learns_the_next_token(tied: bool) -> None:
     F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum").backward()
     for name, weight in model.named_parameters():
         torch.testing.assert_close(found[name], weight.grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_documents_that_are_apart_are_learnt_as_if_alone() -> None:
+    model, ids = _gpt(), _ids(1, 10)
+    targets = ids.roll(-1, 1)
+    rows = _Rows(ids, targets, documents=torch.tensor([[0] * 4 + [1] * 6]))
+    alone = [_Rows(ids[:, :4], targets[:, :4]), _Rows(ids[:, 4:], targets[:, 4:])]
+    wanted = sum(Objective(model)(part) for part in alone)
+    torch.testing.assert_close(Objective(model)(rows), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_an_encoder_learns_the_masked_tokens_alone() -> None:

@@ -39,6 +39,9 @@ def train(
     layers: Annotated[int | None, typer.Option(help="Blocks, instead of the size's.")] = None,
     heads: Annotated[int | None, typer.Option(help="Heads, instead of the size's.")] = None,
     context: Annotated[int | None, typer.Option(help="Tokens of a row.")] = None,
+    apart: Annotated[
+        bool, typer.Option("--apart", help="Documents in a row don't see each other (gpt).")
+    ] = False,
     base: Annotated[
         str | None,
         typer.Option("--from", help="A model to go on from: smollm2, a folder, …", metavar="MODEL"),

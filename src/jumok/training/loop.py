@@ -226,6 +226,7 @@ class _Run:
             batch=self.training.rows,
             context=self.context,
             seed=self.training.seed,
+            apart=self.training.apart,
             bos_id=begins,
         )
 

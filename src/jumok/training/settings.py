@@ -85,6 +85,7 @@ class Training:
         n_layers: number of blocks L instead of the size's; of each side for "seq2seq".
         n_heads: number of heads H instead of the size's.
         context: tokens of a row T instead of the size's.
+        apart: documents that lie in one row don't see each other ("gpt").
         base: a model to go on from: "smollm2", a folder, …; its family and size hold then.
         tokenizer: "bytes", "bpe" (trained on the corpus), or a folder. `None`: the base's, or
             "bpe".
@@ -138,6 +139,7 @@ class Training:
     n_layers: int | None = None
     n_heads: int | None = None
     context: int | None = None
+    apart: bool = False
     base: str | None = None
     tokenizer: str | None = None
     vocab_size: int = 4096
