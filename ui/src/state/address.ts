@@ -3,6 +3,8 @@
 export interface Address {
   read(): string;
   write(text: string, step: boolean): void;
+  /** What the browser's tab and history say of it. */
+  name(title: string): void;
   /** Calls back when the reader goes back, forward, or edits the address; returns the end of it. */
   watch(changed: (text: string) => void): () => void;
 }
@@ -22,6 +24,10 @@ export class HashAddress implements Address {
     if (step) history.pushState(null, "", url);
     // Browsers allow about 100 changes in ten seconds; panning makes more.
     else this.waiting = setTimeout(() => history.replaceState(null, "", url), 200);
+  }
+
+  name(title: string): void {
+    document.title = title;
   }
 
   watch(changed: (text: string) => void): () => void {
@@ -45,6 +51,7 @@ export class NoAddress implements Address {
     return "";
   }
   write(): void {}
+  name(): void {}
   watch(): () => void {
     return () => {};
   }
