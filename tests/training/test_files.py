@@ -132,6 +132,7 @@ def test_what_is_wrong_with_a_text_is_told(tmp_path: Path) -> None:
         (b'{"content": "a", "id": 1}\n', "line 1 has no field 'text'; it has 'content', 'id'"),
         (b'{"text": "a"}\n{"text": 5}\n', "line 2: text is no text but int"),
         (b'{"text": "\xe9"}\n', "line 1 is not UTF-8"),
+        (b'{"text": "a"}\n{"text": "ab\\ud83d"}', "line 2: character 3 of text is half of one"),
         (b'{"text": ""}\n\n', "nothing but blank"),
         (b"", "a.jsonl is empty"),
     ],

@@ -87,8 +87,10 @@ def test_a_great_vocabulary_takes_four_bytes(tmp_path: Path) -> None:
 def test_it_is_done_once(bpe: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = tokenise(TOPICS, bpe, tmp_path).train
     monkeypatch.setattr("jumok.training.tokenise._made", None)
+    (tmp_path / "journal.json").write_text("{}")  # as if killed just after the last step
     again = tokenise(TOPICS, bpe, tmp_path, validation=0.1)
     assert again.train.n_tokens + again.validation.n_tokens == first.n_tokens
+    assert not (tmp_path / "journal.json").exists()
 
 
 def test_progress_is_told(bpe: Tokenizer, long_text: Path, tmp_path: Path) -> None:

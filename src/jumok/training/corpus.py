@@ -8,13 +8,24 @@ fragment says at which place to go on after it, so that reading can be taken up 
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Corpus", "Fragment", "Place", "Tell", "Texts", "at_a_line_end", "read_corpus"]
+__all__ = [
+    "Corpus",
+    "Fragment",
+    "Place",
+    "Tell",
+    "Texts",
+    "at_a_line_end",
+    "digest_of",
+    "read_corpus",
+]
 
 Tell = Callable[[str, int, "int | None"], None]
 """How long work says how far it is: ``tell(what, done, total)``, in bytes."""
@@ -181,6 +192,23 @@ def read_corpus(corpus: str | Path, *, pairs: bool = False, fields: Sequence[str
             f"them, topics, or a task such as task:copy"
         )
     return Files(path, pairs, tuple(fields))
+
+
+def digest_of(corpus: Corpus, folder: Path, tell: Tell | None = None) -> str:
+    """`Corpus.fingerprint`; what is known of files that don't change is kept in ``folder``."""
+    path = folder / "digests.json"
+    try:
+        known = dict(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError):
+        known = {}
+    before = json.dumps(known)
+    found = corpus.digest(known, tell)
+    if (after := json.dumps(known)) != before:
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / f".digests.json.{os.getpid()}"
+        part.write_text(after, "utf-8")
+        part.replace(path)
+    return found
 
 
 def _topics() -> Texts:

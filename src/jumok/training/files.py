@@ -84,12 +84,13 @@ class Files(Corpus):
         whole = hashlib.blake2b(repr((self._kind, self._fields)).encode(), digest_size=16)
         done = 0
         for path in self._paths:
-            name, stat = path.relative_to(self._root).as_posix(), path.stat()
+            where, stat = str(path.resolve()), path.stat()
             seen = [stat.st_size, stat.st_mtime_ns]
-            if known.get(name, [])[:2] != seen:
-                known[name] = [*seen, _digest(path, self._kind != "parquet", done, self, tell)]
+            if known.get(where, [])[:2] != seen:
+                known[where] = [*seen, _digest(path, self._kind != "parquet", done, self, tell)]
             done += stat.st_size
-            whole.update(f"{name}\0{known[name][2]}\n".encode())
+            name = path.relative_to(self._root).as_posix()
+            whole.update(f"{name}\0{known[where][2]}\n".encode())
         return whole.hexdigest()
 
 
@@ -248,7 +249,9 @@ def _open_parquet(path: Path, fields: tuple[str, ...]) -> Any:
         import pyarrow
         import pyarrow.parquet as parquet
     except ModuleNotFoundError:
-        raise ValueError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from None
+        raise ValueError(
+            f"{path}: reading Parquet needs pyarrow: pip install 'jumok[train]'"
+        ) from None
     try:
         file = parquet.ParquetFile(path)
     except (pyarrow.ArrowInvalid, OSError) as error:
@@ -275,6 +278,13 @@ def _field(record: dict[str, Any], name: str, where: str) -> str:
     text = record[name]
     if text is not None and not isinstance(text, str):
         raise ValueError(f"{where}: {name} is no text but {type(text).__name__} ({text!r:.40})")
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where}: character {error.start + 1:,} of {name} is half of one "
+            f"(\\u{ord(error.object[error.start]):04x} alone); take it out"
+        ) from error
     return text or ""
 
 

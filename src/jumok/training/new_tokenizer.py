@@ -10,7 +10,7 @@ from typing import Any
 
 from jumok.tokens import Tokenizer
 from jumok.tokens.characters import BYTE_OF_SIGN
-from jumok.training.corpus import Corpus, Tell
+from jumok.training.corpus import Corpus, Tell, digest_of
 from jumok.training.permutation import hashed
 
 __all__ = ["new_tokenizer"]
@@ -78,7 +78,7 @@ def new_tokenizer(
             f"vocab_size={vocab_size}: a BPE has at least {least} ids, the 256 bytes and "
             f"{len(special)} special tokens; take more, or the tokenizer bytes"
         )
-    origin |= {"vocab_size": vocab_size, "corpus": corpus.digest(tell=tell)}
+    origin |= {"vocab_size": vocab_size, "corpus": digest_of(corpus, folder, tell)}
     found = _origin(folder)
     if found is not None:
         if found != origin:

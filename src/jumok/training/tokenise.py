@@ -30,7 +30,7 @@ import numpy as np
 
 from jumok.tokens import Tokenizer
 from jumok.tokens.characters import BYTE_OF_SIGN
-from jumok.training.corpus import Corpus, Fragment, Place, Tell
+from jumok.training.corpus import Corpus, Fragment, Place, Tell, digest_of
 from jumok.training.seams import Seams
 from jumok.training.special import ends_of
 from jumok.training.token_file import HEADER, TokenFile, Tokens, header
@@ -82,6 +82,8 @@ def tokenise(
             job.check_same(found.about, path)
         else:
             found = _made(job, path, tell)
+        for left in ("bounds.part", "journal.json"):  # of a moment before the end, perhaps
+            (folder / left).unlink(missing_ok=True)
     return found.split(validation)
 
 
@@ -105,7 +107,7 @@ class _Job:
             kind = "pairs of source and target" if corpus.pairs else "texts, not pairs"
             raise ValueError(f"the corpus {corpus.name} has {kind}; family={family!r} doesn't fit")
         about = {
-            "corpus": _digest_of(corpus, folder, tell),
+            "corpus": digest_of(corpus, folder, tell),
             "corpus_name": corpus.name,
             "tokenizer": fingerprint(tokenizer),
             "family": family,
@@ -143,20 +145,6 @@ class _Job:
 def fingerprint(tokenizer: Tokenizer) -> str:
     """Changes when a tokenizer gives other ids."""
     return hashlib.blake2b(tokenizer.backend.to_str().encode(), digest_size=16).hexdigest()
-
-
-def _digest_of(corpus: Corpus, folder: Path, tell: Tell | None) -> str:
-    """The corpus's fingerprint; files that haven't changed aren't read again for it."""
-    path = folder / "digests.json"
-    try:
-        known = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        known = {}
-    before = json.dumps(known)
-    found = corpus.digest(known, tell)
-    if json.dumps(known) != before:
-        _replace(path, json.dumps(known))
-    return found
 
 
 @dataclass(frozen=True)
@@ -209,8 +197,6 @@ def _made(job: _Job, path: Path, tell: Tell | None) -> TokenFile:
             f"goes on from there",
             str(job.folder),
         ) from error
-    for part in (parts[1], job.folder / "journal.json"):
-        part.unlink(missing_ok=True)
     return TokenFile(path)
 
 
