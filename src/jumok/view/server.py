@@ -247,6 +247,7 @@ class _Answers:
             return _refusal(Unanswered("fault", text))
         finally:
             left.cancel()
+            ticket.leave()
             self._desk.give_back(ticket)
 
     @staticmethod
@@ -336,7 +337,16 @@ class Server:
             shown = "localhost"
         shown = f"[{shown}]" if ":" in shown else shown
         self.url = f"http://{shown}:{port}/{token}/"
-        self._server = uvicorn.Server(
+        desk: Desk = self._app.state.desk
+
+        class Ending(uvicorn.Server):
+            """Gives up what is being answered before it waits for its connections."""
+
+            async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+                desk.close()
+                await super().shutdown(sockets)
+
+        self._server = Ending(
             uvicorn.Config(
                 self._app,
                 log_level="warning",
@@ -371,6 +381,7 @@ def _bound(host: str, port: int) -> socket.socket:
         if os.name == "posix":
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         opened.bind((host, port))
+        opened.listen(2048)  # from now on, so that whoever reads the address may come at once
     except BaseException:
         opened.close()
         raise
