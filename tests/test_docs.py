@@ -62,6 +62,7 @@ def test_sizes_of_the_embedded_models_are_told() -> None:
         "README.ko.md",
         "docs/index.md",
         "docs/models.md",
+        "docs/corpora.md",
         "docs/quick-start.md",
         "docs/long-prompts.md",
     ],

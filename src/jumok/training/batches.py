@@ -154,7 +154,8 @@ class Batches(ABC):
 
         Args:
             most: batches at most.
-            rank, world: give only the batches of this process, every ``world``-th.
+            rank: of the process: it gets every ``world``-th batch.
+            world: number of processes.
         """
         n = self.n_batches if most is None else min(most, self.n_batches)
         for number in range(rank, n, world):
@@ -208,7 +209,9 @@ class NextTokens(_Ring):
     """Rows for a GPT: at each place, the target is the token after it.
 
     Args:
-        tokens, batch, seed: as for `Batches`.
+        tokens: what to learn from.
+        batch: rows of a step, of all processes together.
+        seed: of order and masks.
         context: tokens T of a row.
         pad_id: what fills a short row; nothing is learnt there, and nobody sees it.
         apart: say which document each token belongs to, so that those of a row don't see each
@@ -252,7 +255,9 @@ class MaskedTokens(_Ring):
     epoch. A row has what the tokenizer puts around a text, and the separator between documents.
 
     Args:
-        tokens, batch, seed: as for `Batches`.
+        tokens: what to learn from.
+        batch: rows of a step, of all processes together.
+        seed: of order and masks.
         context: tokens T of a row.
         tokenizer: whose special tokens are never chosen or drawn.
         share: how many are chosen.

@@ -54,7 +54,8 @@ class Fragment:
 
     Args:
         text: what is in it.
-        first, last: whether a document begins, ends with it.
+        first: whether a document begins with it.
+        last: whether one ends with it.
         after: the place after it; `None` where reading can't go on from there.
         n_bytes: how much of the corpus it takes, for progress.
     """

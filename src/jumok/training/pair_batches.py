@@ -28,7 +28,9 @@ class Pairs(Batches):
     [bos, y₁ … yₙ₋₁] where ``targets`` are [y₁ … yₙ], the end-of-text token included.
 
     Args:
-        tokens, batch, seed: as for `Batches`.
+        tokens: what to learn from.
+        batch: pairs of a step, of all processes together.
+        seed: of the order.
         context: tokens of a source and of a target at most; longer pairs are left out.
         bos_id: what the decoder reads first.
         pad_id: fills the rows; a mask says where.
