@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jumok.cli.ending import Refusal
+from jumok.cli.page import PageWish
 from jumok.cli.printing import say
 
 if TYPE_CHECKING:
@@ -35,14 +36,23 @@ def view(
     open_browser: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
     ] = True,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Instead of serving it, write the page into one file."),
+    ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(help="With --html: heads whose single weights it holds first: 3.1,12.4."),
+    ] = None,
 ) -> None:
     """Walk through the attention maps of a recording, as through a street map.
 
     The first line of the output is the page's address. Ctrl-C ends it.
     """
     from jumok.lens.recording import open_recording
-    from jumok.view.questions import Questions
 
+    page = PageWish(html, heads, html is None, port, open_browser)
+    page.check()
     files = [recording] if against is None else [recording, against]
     opened = [open_recording(file) for file in files]
     if tokenizer is not None:
@@ -50,7 +60,8 @@ def view(
     names = [file.name for file in files]
     if len(names) == 2 and names[0] == names[1]:
         names = [str(file) for file in files]
-    serve(Questions(opened, names, files), host=host, port=port, open_browser=open_browser)
+    page.write(opened, names)
+    page.show(opened, names, files, host)
 
 
 def serve(questions: "Questions", *, host: str, port: int, open_browser: bool) -> None:
