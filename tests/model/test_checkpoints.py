@@ -202,7 +202,7 @@ def test_tables_that_are_stored_more_than_once(name: str, root: Path, tmp_path: 
 
 def test_one_table_of_two_sizes_is_refused(root: Path, tmp_path: Path) -> None:
     folder = changed(root, tmp_path, "marian", decoder_vocab_size=71)
-    with pytest.raises(NotSupportedError, match="vocab_size = 67 and decoder_vocab_size = 71, though"):
+    with pytest.raises(NotSupportedError, match="decoder_vocab_size = 71, though"):
         read_folder(folder)
 
 

@@ -11,6 +11,8 @@ from jumok.cli.ending import Refusal
 from jumok.cli.files import check_picture, check_writable, draw, kept_options, save_recording
 from jumok.cli.inputs import check_text, given_text, layer_range, named, quoted
 from jumok.cli.look_segments import look_segments
+from jumok.cli.look_translation import look_translation
+from jumok.cli.page import PageWish
 from jumok.cli.printing import show
 from jumok.cli.reader import Reader
 
@@ -102,6 +104,13 @@ def look(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="With --segments: print Markdown for a report.")
     ] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="For a model with encoder and decoder: the target, instead of what it writes.",
+            show_default=False,
+        ),
+    ] = None,
     leave_out: Annotated[
         bool,
         typer.Option(
@@ -109,6 +118,22 @@ def look(
             help="With --generate: read once more without each passage, to see if it mattered.",
         ),
     ] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Walk through the maps on a local page; Ctrl-C ends it.")
+    ] = False,
+    port: Annotated[
+        int, typer.Option(help="With --serve: the page's port; 0 takes a free one.")
+    ] = 0,
+    open_browser: Annotated[
+        bool, typer.Option("--open/--no-open", help="With --serve: open the page in the browser.")
+    ] = True,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the page into one file, which needs no server.")
+    ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(help="With --html: heads whose single weights it holds first: 3.1,12.4."),
+    ] = None,
 ) -> None:
     """Show where each word of a text takes its meaning from, in a real model.
 
@@ -118,9 +143,11 @@ def look(
     """
     text = given_text(text, file)
     kept = kept_options(keep, dtype, save)
+    page = PageWish(html, heads, serve, port, open_browser)
+    page.check()
     if segments is not None:
         for name, chosen_word in (("--against", against), ("--word", word), ("--token", token),
-                            ("--pieces", pieces or None)):  # fmt: skip
+                            ("--pieces", pieces or None), ("--target", target)):  # fmt: skip
             if chosen_word is not None:
                 raise Refusal(f"--segments shows passages, {name} words; choose one of them")
         look_segments(
@@ -137,6 +164,7 @@ def look(
             as_json=as_json,
             markdown=markdown,
             leave_out=leave_out,
+            page=page,
         )
         return
     for name, wanted in (("--generate", generate is not None), ("--chat", chat),
@@ -145,6 +173,8 @@ def look(
             raise Refusal(f"{name} goes with --segments, such as --segments paragraphs")
     if against is not None:
         check_text(against, "the text after --against")
+    if target is not None:
+        check_text(target, "the text after --target")
     if against is not None and token is not None:
         raise Refusal("--token can't be compared between two texts; choose a --word")
     if word is not None and token is not None:
@@ -154,7 +184,27 @@ def look(
         check_picture(png)
     check_writable(png, save)
 
-    reader = Reader(model or "minilm", kept)
+    reader = Reader(model or "minilm", kept, translators=True)
+    if reader.translator is not None:
+        for name, given in (("--against", against), ("--token", token),
+                            ("--pieces", pieces or None)):  # fmt: skip
+            if given is not None:
+                raise Refusal(f"{name} is not for {reader.name}, which has encoder and decoder")
+        look_translation(
+            text,
+            reader,
+            target=target,
+            word=word,
+            layers=chosen,
+            raw=raw,
+            kept=kept,
+            png=png,
+            save=save,
+            as_json=as_json,
+        )
+        return
+    if target is not None:
+        raise Refusal(f"--target is for models with encoder and decoder; {reader.name} has one")
 
     def found(text: str, recording: "Recording") -> "Sources":
         from jumok.lens.sources import sources
@@ -174,8 +224,10 @@ def look(
         return dataclasses.replace(data, model=reader.name)
 
     recording = reader.read(text)
-    if save is not None:
+    recordings = [recording]
+    if save is not None or page:
         reader.label(recording, text)
+    if save is not None:
         save_recording(recording, save)
     other = None
     if against is None:
@@ -184,13 +236,20 @@ def look(
         with named("in the first text"):
             data = found(text, recording)
         with named("in the second text (--against)"):
-            other = found(against, reader.read(against))
+            recordings.append(reader.read(against))
+            other = found(against, recordings[1])
+        if page:
+            reader.label(recordings[1], against)
         if word is None:
             data, other = _shared_words(data, other)
     if png is not None:
         from jumok.view.figure import picture
 
         draw(picture(data, other), png)
+    page.write(recordings, [text] if against is None else [text, against])
+    if page.serve:
+        page.show(recordings, [text] if against is None else [text, against])
+        return
     if as_json:
         print(json.dumps(_as_dict(data, other), ensure_ascii=False, indent=2))
         return

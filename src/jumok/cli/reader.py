@@ -9,8 +9,8 @@ from jumok.cli.progress import Tell
 
 if TYPE_CHECKING:
     from jumok.lens.recording import Recording
-    from jumok.model.foreign import ForeignDecoder, ForeignModel
-    from jumok.model.transformer import Decoder, Encoder
+    from jumok.model.foreign import ForeignDecoder
+    from jumok.model.transformer import Decoder
     from jumok.tokens import Tokenizer
 
 
@@ -20,9 +20,12 @@ class Reader:
     Args:
         name: one of ours, a model's folder or a .gguf file.
         keep: options of `watch` that say what is kept.
+        translators: whether an encoder-decoder is welcome: it is `translator` then.
     """
 
-    def __init__(self, name: str, keep: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, name: str, keep: dict[str, Any] | None = None, translators: bool = False
+    ) -> None:
         from jumok.model.encoder_decoder import EncoderDecoder
         from jumok.model.foreign import ForeignEncoderDecoder
         from jumok.model.loading import load
@@ -31,12 +34,15 @@ class Reader:
         self._keep = keep or {}
         self.name = path.stem if path.suffix == ".gguf" else path.name if path.is_dir() else name
         model, tokenizer = load(name)
+        self.translator: EncoderDecoder | ForeignEncoderDecoder | None = None
         if isinstance(model, (EncoderDecoder, ForeignEncoderDecoder)):
-            raise Refusal(
-                f"{name} has an encoder and a decoder, the command reads with one of them; in "
-                "Python jumok.watch(model) records it"
-            )
-        self.model: Decoder | Encoder | ForeignModel = model
+            if not translators:
+                raise Refusal(
+                    f"{name} has an encoder and a decoder, the command reads with one of them; "
+                    f'jumok look "TEXT" --model {name} shows what its words read'
+                )
+            self.translator = model
+        self.model: Any = model
         if tokenizer is None:
             raise Refusal(f"{name} has no tokenizer; put its tokenizer.json beside the weights")
         self.tokenizer: Tokenizer = tokenizer

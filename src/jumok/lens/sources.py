@@ -226,7 +226,7 @@ def sources(
 
     norms, note = norms_to_weigh_with([attention for _, attention in maps], raw)
 
-    measured = _measure(maps, norms, [query.tokens for query in chosen], shown, batch)
+    measured = measured_words(maps, norms, [query.tokens for query in chosen], shown, batch)
     causal = all(attention.is_causal for _, attention in maps)
     queries = []
     for number, query in enumerate(chosen):
@@ -383,7 +383,7 @@ def _pieces(reading: Reading) -> list[Word]:
 
 
 @dataclass(frozen=True)
-class _Measured:
+class Measured:
     """For Q queries and W words: shares and raw weights (Q, W), the best heads (Q, W, 3)."""
 
     share: Floats
@@ -401,14 +401,22 @@ class _Measured:
         )
 
 
-def _measure(
+def measured_words(
     maps: Sequence[tuple[int, "AttentionMap"]],
     norms: Sequence[Any] | None,
     queries: Sequence[tuple[int, ...]],
     shown: Sequence[Word],
-    batch: int,
-) -> _Measured:
-    """One pass over the chosen rows of every layer."""
+    batch: int = 0,
+) -> Measured:
+    """One pass over the chosen rows of every layer.
+
+    Args:
+        maps: the layers, each with its index.
+        norms: of the values of each layer, or `None` for plain weights.
+        queries: of each query the rows that are averaged.
+        shown: words that together have every key once.
+        batch: which text of the batch.
+    """
     order = np.array([token for word in shown for token in word.tokens])
     starts = np.cumsum([0, *(len(word.tokens) for word in shown[:-1])])
 
@@ -450,7 +458,7 @@ def _measure(
         first = np.argsort(-weights, axis=-1, kind="stable")[..., :TOP_HEADS]
         weights = np.take_along_axis(weights, first, axis=-1)
         best = np.take_along_axis(best, first, axis=-1)
-    return _Measured(share, raw, weights, best, names)
+    return Measured(share, raw, weights, best, names)
 
 
 def _blocks(rows: Sequence[int]) -> Iterator[range]:
