@@ -91,8 +91,9 @@ def _run(*arguments: str, quiet: bool) -> None:
         check=False,
     )
     if done.returncode:
-        said = "\n".join((done.stdout or "").strip().splitlines()[:15])
-        raise BuildError(f"npm {' '.join(arguments)} in {UI} failed. {said}".rstrip())
+        lines = (done.stdout or "").strip().splitlines()
+        said = "\n".join(line for line in lines if " error" in line and "  at " not in line)[:2000]
+        raise BuildError(f"npm {' '.join(arguments)} in {UI} failed.\n{said}".rstrip())
 
 
 if __name__ == "__main__":
