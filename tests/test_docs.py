@@ -63,6 +63,7 @@ def test_sizes_of_the_embedded_models_are_told() -> None:
         "docs/index.md",
         "docs/models.md",
         "docs/corpora.md",
+        "docs/training.md",
         "docs/quick-start.md",
         "docs/long-prompts.md",
     ],
