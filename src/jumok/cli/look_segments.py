@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jumok.cli.ending import Refusal
 from jumok.cli.files import check_picture, check_writable, draw, save_recording
 from jumok.cli.inputs import file_text, layer_range
+from jumok.cli.page import PageWish
 from jumok.cli.printing import show
 from jumok.cli.progress import Tell, telling
 from jumok.cli.reader import Reader
@@ -33,6 +34,7 @@ def look_segments(
     as_json: bool,
     markdown: bool,
     leave_out: bool,
+    page: PageWish,
 ) -> None:
     """Read the text, let the model go on if asked for, and show who read what."""
     if as_json and markdown:
@@ -61,8 +63,9 @@ def look_segments(
         recording = reader.read_ids(ids) if generate is None else reader.go_on(ids, generate, tell)
         assert recording.ids is not None
         answered = recording.ids.shape[1] > len(ids)
-        if save is not None:
+        if save is not None or page:
             reader.label(recording, text, len(ids) if answered else None)
+        if save is not None:
             save_recording(recording, save)
         if generate is not None and not answered:
             raise Refusal(
@@ -85,7 +88,10 @@ def look_segments(
         from jumok.view.segment_figure import segment_figure
 
         draw(segment_figure(data), png)
-    if as_json:
+    page.write([recording], [text])
+    if page.serve:
+        page.show([recording], [text])
+    elif as_json:
         print(json.dumps(data.to_dict(), ensure_ascii=False, indent=2))
     elif markdown:
         from jumok.view.segment_terminal import markdown as as_markdown

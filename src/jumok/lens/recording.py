@@ -182,6 +182,7 @@ class Recording(Sequence[AttentionMap]):
             ValueError: the recording has no ids, or ``text`` has others.
         """
         from jumok.lens.labelled import labelled
+        from jumok.tokens import as_tokenizer
 
         if self.ids is None and self.decoder_ids is None:
             raise ValueError("the recording has no token ids to label: the model was given none")
@@ -192,9 +193,8 @@ class Recording(Sequence[AttentionMap]):
                 for row in self.ids
             )
         if self.decoder_ids is not None:
-            found["decoder_ids"] = tuple(
-                labelled(tokenizer, row.tolist()) for row in self.decoder_ids
-            )
+            target = as_tokenizer(tokenizer).target
+            found["decoder_ids"] = tuple(labelled(target, row.tolist()) for row in self.decoder_ids)
         self.texts = found
 
     def save(self, path: str | os.PathLike[str], tokenizer: Any = None) -> None:

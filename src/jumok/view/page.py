@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -189,11 +189,20 @@ class _Maker:
             self._table(which, one)
         if len(recordings) > 1:
             self._ask("aligned", {}, always=True)
+        whole = self.blocks.room
         for which, one in enumerate(recordings):
             self._shares(which, one)
-        share = self.blocks.room - self.blocks.room // 8
+            self._check(heads, one)
+            self._heads(which, one, heads)
+        # Single heads and single layers share what is left; the vectors get the rest.
+        for part, fill in ((0.55, self._heads), (0.85, self._layers), (0.9, self._heads)):
+            self.blocks.room = int(part * whole)
+            for which, one in enumerate(recordings):
+                fill(which, one)
+        self.blocks.room = whole
         for which, one in enumerate(recordings):
-            self._heads(which, one, heads, share)
+            self._vectors(which, one["maps"])
+            self._say(one)
         about["left_out"] = self.left_out
         self.blocks.room += 40_000  # was kept back for this
         self.blocks.add("about", {}, Answer(about), always=True)
@@ -276,7 +285,7 @@ class _Maker:
     # -- short texts: who reads whom ----------------------------------------------------------
 
     def _shares(self, which: int, one: dict[str, Any]) -> None:
-        """What every token reads by all layers, and by each layer."""
+        """What every token reads by all layers."""
         recording = self._questions.contents[which].recording
         for stack, described in enumerate(one["stacks"]):
             maps = [recording[number] for number in described["maps"]]
@@ -287,20 +296,30 @@ class _Maker:
                 )
                 continue
             for measure in ("norm", "raw"):
-                matrices = list(_matrices(maps, measure == "norm"))
-                if not matrices:
+                matrices = _matrices(maps, measure == "norm")
+                if matrices:
+                    at = {"recording": which, "stack": stack, "measure": measure}
+                    self._put("shares", at, {"values": np.mean(matrices, axis=0)})
+
+    def _layers(self, which: int, one: dict[str, Any]) -> None:
+        """What every token reads by each layer."""
+        recording = self._questions.contents[which].recording
+        for measure in ("norm", "raw"):
+            missing = 0
+            for described in one["stacks"]:
+                maps = [recording[number] for number in described["maps"]]
+                if max(maps[0].shape[2:]) > MOST_TOKENS:
                     continue
-                mean = np.mean(matrices, axis=0)
-                at: dict[str, Any] = {"recording": which, "stack": stack, "measure": measure}
-                self._put("shares", at, {"values": mean})
-                for number, matrix in zip(described["maps"], matrices, strict=True):
+                matrices = _matrices(maps, measure == "norm")
+                for number, matrix in zip(described["maps"], matrices, strict=bool(matrices)):
                     at = {"recording": which, "map": number, "measure": measure}
-                    if not self._put("layer", at, {"values": matrix}):
-                        self.left_out.append(
-                            f"What single layers read ({measure}) is left out from layer {number} "
-                            f"on."
-                        )
-                        break
+                    missing += not self._put("layer", at, {"values": matrix})
+            if missing:
+                kind = "weights times values" if measure == "norm" else "plain weights"
+                self.left_out.append(
+                    f"What words read in a single layer ({kind}) is left out for {missing} layers, "
+                    "and with it the flow through the layers."
+                )
 
     def _put(self, name: str, parameters: dict[str, Any], arrays: dict[str, Numbers]) -> bool:
         kinds = {heading: "uint8" if heading == "visible" else "decimal" for heading in arrays}
@@ -312,36 +331,42 @@ class _Maker:
 
     # -- heads --------------------------------------------------------------------------------
 
-    def _heads(
-        self, which: int, one: dict[str, Any], first: Sequence[tuple[int, int]], room: int
-    ) -> None:
-        """Single weights, or pooled maps, of as many heads as fit."""
+    def _check(self, heads: Sequence[tuple[int, int]], one: dict[str, Any]) -> None:
         maps = one["maps"]
-        every = [(number, head) for number, m in enumerate(maps) for head in range(m["heads"])]
-        for number, head in first:
-            if (number, head) not in every:
+        for number, head in heads:
+            if number >= len(maps) or head >= maps[number]["heads"]:
                 raise ValueError(
                     f"there is no head {number}.{head}: layers 0 to {len(maps) - 1}, heads 0 to "
                     f"{maps[0]['heads'] - 1}"
                 )
-        wanted = list(dict.fromkeys([*first, *self._spread(which, one)]))
-        held: dict[int, list[int]] = {number: [] for number in range(len(maps))}
-        whole, self.blocks.room = self.blocks.room, room
-        for number, head in wanted:
-            short = max(maps[number]["queries"], maps[number]["keys"]) <= MOST_TOKENS
+
+    def _heads(
+        self, which: int, one: dict[str, Any], wanted: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        """Single weights, or pooled maps, of the wanted heads; of as many as fit if none is."""
+        maps = one["maps"]
+        for number, head in wanted or self._spread(which, one):
+            described = maps[number]
+            held = described["held"] = described["held"] or []
+            if head in held:
+                continue
+            short = max(described["queries"], described["keys"]) <= MOST_TOKENS
             try:
-                (self._weights if short else self._pooled)(which, number, head, maps[number])
+                (self._weights if short else self._pooled)(which, number, head, described)
             except _Full:
                 continue
-            held[number].append(head)
-        self.blocks.room = whole
-        for number, found in held.items():
-            maps[number]["held"] = sorted(found)
-        missing = len(every) - sum(map(len, held.values()))
+            held.append(head)
+            held.sort()
+
+    def _say(self, one: dict[str, Any]) -> None:
+        """What is left out of the heads."""
+        maps = one["maps"]
+        every = sum(m["heads"] for m in maps)
+        missing = every - sum(len(m["held"]) for m in maps)
         if missing:
             self.left_out.append(
-                f"The maps of {missing} of {len(every)} heads are left out; their small maps are "
-                "in the grid."
+                f"The maps of {missing} of {every} heads are left out; their small maps are in the "
+                "grid."
             )
         if any(m["finest"] for m in maps):
             self.left_out.append(
@@ -350,7 +375,6 @@ class _Maker:
             )
         else:
             self.left_out.append("Single weights are given to four digits.")
-        self._vectors(which, maps)
 
     def _spread(self, which: int, one: dict[str, Any]) -> list[tuple[int, int]]:
         """All heads, those first that read few tokens and not the first one."""
@@ -415,19 +439,21 @@ class _Maker:
             )
 
 
-def _matrices(maps: Sequence[AttentionMap], norm: bool) -> Iterator[Numbers]:
+def _matrices(maps: Sequence[AttentionMap], norm: bool) -> list[Numbers]:
     """What every query reads of every key in each layer; nothing where norms are not known."""
     norms, _ = norms_to_weigh_with(maps, raw=not norm)
     if norm and norms is None:
-        return
+        return []
+    made = []
     for number, found in enumerate(maps):
         weights = _numpy(found[0])
         if norms is None:
-            yield weights.mean(0)
+            made.append(weights.mean(0))
             continue
         brought = (weights * _numpy(norms[number][0])[:, None]).sum(0)
         total = brought.sum(-1, keepdims=True)
-        yield brought / np.where(total > 0, total, 1)
+        made.append(brought / np.where(total > 0, total, 1))
+    return made
 
 
 def _visible(found: AttentionMap, head: int) -> Numbers:
