@@ -28,7 +28,8 @@ export interface Gutters {
   readonly top: number;
 }
 
-const ROOM = 13; // pixels that a label needs
+const ROOM = 9; // pixels of a cell from which every token has a label
+const LETTERS = { least: 9, most: 12 }; // pixels
 const LEAN = -Math.PI / 3;
 
 /** 1, 2 or 5 times a power of ten: the smallest step that leaves so much room. */
@@ -71,7 +72,8 @@ export function drawAxes(
     const y = gutters.top + middle;
     context.fillStyle = look.soft;
     context.fillRect(gutters.left - 4, y, 3, 1);
-    text(context, axes.queries, cell, labelled, look, gutters.left - 8, y, gutters.left - 12);
+    const letters = labelled ? lettersIn(view.down) : 0;
+    text(context, axes.queries, cell, letters, look, gutters.left - 8, y, gutters.left - 12);
   });
   context.restore();
 
@@ -85,14 +87,15 @@ export function drawAxes(
     context.fillRect(x, gutters.top - 4, 1, 3);
     if (!labelled) {
       context.textAlign = "center";
-      text(context, axes.keys, cell, false, look, x, gutters.top - 14, 70);
+      text(context, axes.keys, cell, 0, look, x, gutters.top - 14, 70);
       return;
     }
     context.save();
     context.textAlign = "left";
     context.translate(x, gutters.top - 7);
     context.rotate(LEAN);
-    text(context, axes.keys, cell, true, look, 0, 0, (gutters.top - 14) / Math.sin(-LEAN));
+    const most = (gutters.top - 14) / Math.sin(-LEAN);
+    text(context, axes.keys, cell, lettersIn(view.across), look, 0, 0, most);
     context.restore();
   });
   context.restore();
@@ -127,19 +130,23 @@ function marks(
   }
 }
 
+function lettersIn(cell: number): number {
+  return Math.min(Math.max(cell - 1, LETTERS.least), LETTERS.most);
+}
+
 function text(
   context: CanvasRenderingContext2D,
   axis: Axis,
   cell: number,
-  labelled: boolean,
+  letters: number, // pixels of a label's; 0 for the position instead
   look: Look,
   x: number,
   y: number,
   most: number,
 ): void {
-  context.font = labelled ? `12px ${look.mono}` : `11.5px ${look.sans}`;
-  context.fillStyle = labelled ? look.ink : look.soft;
-  const said = labelled ? axis.label(cell) : (cell + axis.first).toLocaleString("en");
+  context.font = letters ? `${letters}px ${look.mono}` : `11.5px ${look.sans}`;
+  context.fillStyle = letters ? look.ink : look.soft;
+  const said = letters ? axis.label(cell) : (cell + axis.first).toLocaleString("en");
   context.fillText(shortLabel(context, said, most), x, y);
 }
 
