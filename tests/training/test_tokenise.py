@@ -72,6 +72,18 @@ def test_pairs_take_turns(tmp_path: Path) -> None:
     assert documents(tokens) == [[*b"ab", end], [*b"c", end], [*b"d", end], [*b"ef", end]]
 
 
+def test_targets_are_cut_by_their_own_tokenizer(bpe: Tokenizer, tmp_path: Path) -> None:
+    """As Marian's are."""
+    corpus = Texts("p", [("the statement", "the statement"), ("a", "b")])
+    tokenizer = new_tokenizer("bytes", corpus, 0, tmp_path / "bytes", family="seq2seq")
+    tokenizer.target = bpe
+    tokens = tokenise(corpus, tokenizer, tmp_path, family="seq2seq").train
+    assert documents(tokens)[:2] == [
+        [*b"the statement", tokenizer.eos_id],
+        [*bpe.encode("the statement"), bpe.eos_id],
+    ]
+
+
 def test_a_great_vocabulary_takes_four_bytes(tmp_path: Path) -> None:
     from tokenizers import Tokenizer as Backend
     from tokenizers import models, pre_tokenizers

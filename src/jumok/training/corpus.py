@@ -58,6 +58,7 @@ class Fragment:
         last: whether one ends with it.
         after: the place after it; `None` where reading can't go on from there.
         n_bytes: how much of the corpus it takes, for progress.
+        of_target: it is of the second side of a pair.
     """
 
     text: str
@@ -65,6 +66,7 @@ class Fragment:
     last: bool
     after: Place | None
     n_bytes: int
+    of_target: bool = False
 
 
 class Corpus(ABC):
@@ -226,14 +228,14 @@ def fragments_of(
     if not all(side.strip() for side in sides):
         return
     for number, side in enumerate(sides, start=1):
-        text, first = side, True
+        text, first, of_target = side, True, number == 2
         while len(text) > FRAGMENT:
             stop, begin = cut_of(text, cut)
-            yield Fragment(text[:stop], first, False, None, len(text[:stop].encode()))
+            size = len(text[:stop].encode())
+            yield Fragment(text[:stop], first, False, None, size, of_target)
             text, first = text[begin:], False
-        yield Fragment(
-            text, first, True, after if number == len(sides) else None, len(text.encode())
-        )
+        place = after if number == len(sides) else None
+        yield Fragment(text, first, True, place, len(text.encode()), of_target)
 
 
 def cut_of(text: str, cut: Cut | None) -> tuple[int, int]:

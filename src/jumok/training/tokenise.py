@@ -94,15 +94,14 @@ class _Job:
     corpus: Corpus
     tokenizer: Tokenizer
     folder: Path
-    begin: list[int]
-    end: list[int]
+    ends: list[tuple[list[int], list[int]]]  # of a source, of a target
     about: dict[str, str]
 
     @classmethod
     def of(
         cls, corpus: Corpus, tokenizer: Tokenizer, folder: Path, family: str, tell: Tell | None
     ) -> _Job:
-        begin, end = ends_of(tokenizer, family)
+        ends = [ends_of(side, family) for side in (tokenizer, tokenizer.target)]
         if corpus.pairs != (family == "seq2seq"):
             kind = "pairs of source and target" if corpus.pairs else "texts, not pairs"
             raise ValueError(f"the corpus {corpus.name} has {kind}; family={family!r} doesn't fit")
@@ -111,17 +110,16 @@ class _Job:
             "corpus_name": corpus.name,
             "tokenizer": fingerprint(tokenizer),
             "family": family,
-            "begin": json.dumps(begin),
-            "end": json.dumps(end),
+            "ends": json.dumps(ends),
             "pairs": json.dumps(corpus.pairs),
         }
-        return cls(corpus, tokenizer, folder, begin, end, about)
+        return cls(corpus, tokenizer, folder, ends, about)
 
     @property
     def wide(self) -> bool:
         """Whether ids need 32 bits."""
-        ids = self.tokenizer.backend.get_vocab().values()
-        return max(*ids, *self.begin, *self.end, 0) > 0xFFFF
+        sides = (self.tokenizer, self.tokenizer.target)
+        return max(max(side.backend.get_vocab().values()) for side in sides) > 0xFFFF
 
     def differences(self, about: dict[str, Any]) -> list[str]:
         """What another job did otherwise, for people."""
@@ -129,8 +127,7 @@ class _Job:
             "corpus": f"the corpus has changed (it was {about.get('corpus_name')})",
             "tokenizer": "the tokenizer is another one",
             "family": f"the family was {about.get('family')}, is {self.about['family']}",
-            "begin": "documents begin with other special tokens",
-            "end": "documents end with other special tokens",
+            "ends": "documents begin or end with other special tokens",
         }
         return [said for name, said in words.items() if about.get(name) != self.about[name]]
 
@@ -144,7 +141,10 @@ class _Job:
 
 def fingerprint(tokenizer: Tokenizer) -> str:
     """Changes when a tokenizer gives other ids."""
-    return hashlib.blake2b(tokenizer.backend.to_str().encode(), digest_size=16).hexdigest()
+    found = hashlib.blake2b(tokenizer.backend.to_str().encode(), digest_size=16)
+    if tokenizer.target is not tokenizer:
+        found.update(tokenizer.target.backend.to_str().encode())
+    return found.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -276,27 +276,38 @@ class _Encoder:
     """Fragments to the bytes of their tokens."""
 
     def __init__(self, job: _Job) -> None:
-        self._backend = job.tokenizer.backend
-        self._begin, self._end = array("I", job.begin), array("I", job.end)
+        self._sides = [_Side(side) for side in (job.tokenizer, job.tokenizer.target)]
+        self._ends = [(array("I", begin), array("I", end)) for begin, end in job.ends]
         self._dtype = np.dtype("<u4" if job.wide else "<u2")
-        self._by_bytes = _ids_are_bytes(job.tokenizer)
-        self._added = [t.content for t in self._backend.get_added_tokens_decoder().values()]
 
     def __call__(self, fragments: list[Fragment]) -> tuple[bytes, list[int]]:
         """The tokens of all fragments, and how many each has."""
+        found = [
+            side([fragment.text for fragment in fragments if fragment.of_target == of_target])
+            for of_target, side in enumerate(self._sides)
+        ]
         ids, counts = array("I"), []
-        for fragment, found in zip(fragments, self._ids(fragments), strict=True):
+        for fragment in fragments:
             before = len(ids)
+            begin, end = self._ends[fragment.of_target]
             if fragment.first:
-                ids.extend(self._begin)
-            ids.extend(found)
+                ids.extend(begin)
+            ids.extend(next(found[fragment.of_target]))
             if fragment.last:
-                ids.extend(self._end)
+                ids.extend(end)
             counts.append(len(ids) - before)
         return np.frombuffer(ids, np.uint32).astype(self._dtype).tobytes(), counts
 
-    def _ids(self, fragments: list[Fragment]) -> Iterator[array[int]]:
-        texts = [fragment.text for fragment in fragments]
+
+class _Side:
+    """Texts to ids, as one tokenizer has them."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._backend = tokenizer.backend
+        self._by_bytes = _ids_are_bytes(tokenizer)
+        self._added = [token.content for token in self._backend.get_added_tokens_decoder().values()]
+
+    def __call__(self, texts: list[str]) -> Iterator[array[int]]:
         if self._by_bytes and not any(token in text for token in self._added for text in texts):
             for text in texts:
                 yield array("I", np.frombuffer(text.encode(), np.uint8).astype(np.uint32).tobytes())
