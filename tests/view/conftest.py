@@ -36,7 +36,7 @@ def _without_browser(reason: str) -> None:
     pytest.skip(f"browser tests: {reason}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # longer, its event loop would be in the way of other tests
 def chromium() -> Iterator[Any]:
     """A running Chromium, driven by Playwright."""
     path = shutil.which("chromium") or shutil.which("chromium-browser")

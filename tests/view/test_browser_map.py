@@ -165,6 +165,32 @@ def test_a_token_that_looks_like_markup_is_text(
     )
 
 
+def test_fingers_pin_and_pinch(smollm2_url: str, open_page: Open) -> None:
+    page = open_page(smollm2_url, "view=map", width=360, height=740, has_touch=True, is_mobile=True)
+    _settled(page)
+    box = page.locator(".plot").bounding_box()
+    x, y = box["x"] + 120, box["y"] + box["height"] - 60
+    page.touchscreen.tap(x, y)
+    _hash(page, "query=", "key=")
+    fingers = page.context.new_cdp_session(page)
+
+    def touch(kind: str, *apart: float) -> None:
+        points = [{"x": x + side, "y": y, "id": number} for number, side in enumerate(apart)]
+        fingers.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    touch("touchStart", -10, 10)
+    for spread in range(10, 90, 10):
+        touch("touchMove", -spread, spread)
+    touch("touchEnd")
+    _hash(page, "map.at=")
+    before = page.evaluate("location.hash")
+    touch("touchStart", 0)
+    for way in range(0, 60, 10):
+        touch("touchMove", -way)
+    touch("touchEnd")
+    page.wait_for_function("before => location.hash !== before", arg=before)
+
+
 def test_both_languages_and_a_number_explained(smollm2_url: str, open_page: Open) -> None:
     page = open_page(smollm2_url, "view=map", language="ko-KR")
     page.get_by_role("tab", name="지도").wait_for()
