@@ -201,6 +201,7 @@ def look(
             png=png,
             save=save,
             as_json=as_json,
+            page=page,
         )
         return
     if target is not None:

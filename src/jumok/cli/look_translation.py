@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jumok.cli.ending import Refusal
 from jumok.cli.files import draw, save_recording
+from jumok.cli.page import PageWish
 from jumok.cli.printing import show
 from jumok.cli.progress import telling
 
@@ -32,6 +33,7 @@ def look_translation(
     png: Path | None,
     save: Path | None,
     as_json: bool,
+    page: PageWish,
 ) -> None:
     """Let the model write a target, or take the given one, and show what its words read."""
     import torch
@@ -46,8 +48,9 @@ def look_translation(
         ids = _target(reader, source, target)
     with torch.inference_mode(), watch(model, **kept) as recording:
         model(torch.tensor([source]), torch.tensor([ids]), last=1)
+    if save is not None or page:
+        reader.label(recording, text)
     if save is not None:
-        recording.model_name = reader.name
         save_recording(recording, save)
     data = translation(recording, reader.tokenizer, source, ids, text=text, layers=layers, raw=raw)
     data = _named(data, reader.name)
@@ -62,6 +65,10 @@ def look_translation(
         from jumok.view.translation import picture
 
         draw(picture(data), png)
+    page.write([recording], [text])
+    if page.serve:
+        page.show([recording], [text])
+        return
     if as_json:
         print(json.dumps(data.to_dict(), ensure_ascii=False, indent=2))
         return

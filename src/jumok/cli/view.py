@@ -75,10 +75,12 @@ def serve(questions: "Questions", *, host: str, port: int, open_browser: bool) -
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             raise Refusal(str(error)) from error
-        why = "is taken; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else (
-            f"can't be had: {error.strerror or error}"
-        )  # fmt: skip
-        raise Refusal(f"port {port} at {host} {why}") from error
+        if error.errno == errno.EADDRINUSE:
+            raise Refusal(f"port {port} at {host} is taken; --port 0 takes a free one") from error
+        raise Refusal(
+            f"can't listen at {host}, port {port}: {error.strerror or error}; --host takes an "
+            "address of this machine"
+        ) from error
     print(server.url, flush=True)
     if not _is_local(host):
         say(
