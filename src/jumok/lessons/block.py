@@ -262,7 +262,7 @@ def _draw(
     right.set_xlabel(Words("layer", "층").in_(language))
     title = Words("gradient before training, {n} layers", "학습 전 기울기, {n}층")
     right.set_title(title.format(n=depths[-1]).in_(language))
-    figure.legend(loc="outside lower center", ncols=len(PARTS))
+    figure.legend(loc="outside lower center", ncols=3)
 
 
 LESSON = Lesson(
