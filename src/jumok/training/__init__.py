@@ -55,7 +55,7 @@ most; ``total`` and ``done`` in the same unit (bytes, documents).
     Batches(step: int, rank: int = 0, world: int = 1) -> Batch
         # step from 0. The rows of rank r of `batch` rows in all; over the ranks, the same rows in
         # the same order for any world. No epoch loses its last rows: steps run on into the next
-    Batches.once(most: int | None, rank, world) -> Iterator[Batch]    # validation: each row once
+    Batches.once() -> Iterator[Batch]              # every row once, in the order of the file
     Batches.n_batches: int                         # in one pass over the tokens, at least 1
     Batches.epoch(step) -> float                   # passes that are behind
     Batches.tokens_per_batch: int                  # tokens read in one step, of all ranks

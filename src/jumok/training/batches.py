@@ -149,17 +149,10 @@ class Batches(ABC):
         epochs, places = np.divmod(np.arange(first, first + share), self.n_rows)
         return self.rows(epochs, self._ordered(epochs, places))
 
-    def once(self, most: int | None = None, rank: int = 0, world: int = 1) -> Iterator[Batch]:
-        """Every row once, in the order of the file; always the same, as a measurement needs it.
-
-        Args:
-            most: batches at most.
-            rank: of the process: it gets every ``world``-th batch.
-            world: number of processes.
-        """
-        n = self.n_batches if most is None else min(most, self.n_batches)
-        for number in range(rank, n, world):
-            rows = np.arange(number * self.batch, min((number + 1) * self.batch, self.n_rows))
+    def once(self) -> Iterator[Batch]:
+        """Every row once, in the order of the file."""
+        for first in range(0, self.n_rows, self.batch):
+            rows = np.arange(first, min(first + self.batch, self.n_rows))
             yield self.rows(np.zeros_like(rows), rows)
 
     @abstractmethod
