@@ -20,13 +20,12 @@ from jumok.model.config import Learned
 from jumok.model.encoder_decoder import EncoderDecoder
 from jumok.model.foreign import ForeignDecoder, ForeignEncoderDecoder
 from jumok.model.sampling import Sampler
+from jumok.model.speculative import Draft, read_draft, speculate
 from jumok.model.transformer import Decoder
+from jumok.model.writing import Writer, Writing, begin, first_ids
 from jumok.tokens import as_tokenizer
 
-__all__ = ["Sampler", "generate", "stream", "stream_text"]
-
-Translator = EncoderDecoder | ForeignEncoderDecoder
-Writer = Decoder | ForeignDecoder | Translator
+__all__ = ["Draft", "Sampler", "generate", "stream", "stream_text"]
 
 Stop = Literal["eos"] | int | Sequence[int] | None
 Prompts = Tensor | Sequence[int] | Sequence[Sequence[int]]
@@ -43,6 +42,7 @@ class Options(TypedDict, total=False):
     stop_strings: str | Sequence[str]
     mask: Tensor | None
     seed: int | torch.Generator | None
+    draft: Decoder | ForeignDecoder | Literal["lookup"] | Draft | None
 
 
 def generate(
@@ -60,6 +60,7 @@ def generate(
     tokenizer: Any = None,
     mask: Tensor | None = None,
     seed: int | torch.Generator | None = None,
+    draft: Decoder | ForeignDecoder | Literal["lookup"] | Draft | None = None,
 ) -> Tensor:
     """Continue each text of a batch, or translate it.
 
@@ -79,6 +80,10 @@ def generate(
         mask: (B, T), True or 1 = real token, for prompts of different lengths, padded on either
             side.
         seed: a number, or a ``torch.Generator``, for a result that can be repeated.
+        draft: what guesses the next tokens of one text, so that the model reads several at a
+            time: a smaller model of the same tokenizer, or "lookup", which takes what followed
+            the last tokens earlier in the text. Likeliest tokens stay the same ones, and drawn
+            tokens have the same probabilities; see `Draft`.
 
     Returns:
         (B, T + new): the prompts as they were given, then the new tokens, the one that ended a
@@ -108,8 +113,9 @@ def generate(
         tokenizer=tokenizer,
         mask=mask,
         seed=seed,
+        draft=draft,
     )
-    return torch.cat([_first_ids(model, ids), *(tokens[:, None] for tokens in steps)], dim=1)
+    return torch.cat([first_ids(model, ids), *(tokens[:, None] for tokens in steps)], dim=1)
 
 
 def stream(
@@ -195,7 +201,8 @@ def _steps(
     generator = seed if isinstance(seed, torch.Generator) else None
     if isinstance(seed, int):
         generator = torch.Generator(device=ids.device).manual_seed(seed)
-    return _run(model, ids, mask, max_new_tokens, sampler, stop_ids, texts, generator)
+    draft = read_draft(options.get("draft"), model, len(ids), mask)
+    return _run(model, ids, mask, max_new_tokens, sampler, stop_ids, texts, generator, draft)
 
 
 def _run(
@@ -207,26 +214,22 @@ def _run(
     stop_ids: Tensor | None,
     texts: Sequence[AddedText],
     generator: torch.Generator | None,
+    draft: Draft | None,
 ) -> Iterator[Tensor]:
     """The new tokens (B,) of each step, until every text has ended."""
-    text: _Translation | _Continuation
-    if isinstance(model, Translator):
-        text = _Translation(model, ids, mask, max_new_tokens)
-    else:
-        text = _Continuation(model, ids, mask, max_new_tokens)
-    seen, fill = text.seen, _fill_id(model, stop_ids)
-    suppressed = list(model.config.suppressed_ids)
+    writing = begin(model, ids, mask, max_new_tokens)
+    fill = _fill_id(model, stop_ids)
     ended = torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
     was_training = model.training
     if was_training:
         model.eval()
     try:
-        for _ in range(max_new_tokens):
-            with torch.no_grad():
-                logits = text.logits()
-                if suppressed:
-                    logits[:, suppressed] = -torch.inf
-                tokens = torch.where(ended, fill, sampler(logits, seen, generator))
+        if draft is None:
+            chosen = _one_by_one(writing, max_new_tokens, sampler, generator)
+        else:
+            chosen = speculate(writing, draft, max_new_tokens, sampler, generator)
+        for tokens in chosen:
+            tokens = torch.where(ended, fill, tokens)
             for row, added in enumerate(texts):
                 if not ended[row]:
                     added.push(int(tokens[row]))
@@ -236,79 +239,22 @@ def _run(
             yield tokens
             if bool(ended.all()):
                 return
-            text.push(tokens)
-            if sampler.repetition_penalty != 1.0:
-                seen = torch.cat([seen, tokens[:, None]], dim=1)
     finally:
         model.train(was_training)
 
 
-class _Continuation:
-    """Prompts that a `Decoder` goes on with.
-
-    Attributes:
-        seen: (B, T) the tokens of each prompt; what stands for padding is one of them.
-    """
-
-    def __init__(
-        self,
-        model: Decoder | ForeignDecoder,
-        ids: Tensor,
-        mask: Tensor | None,
-        max_new_tokens: int,
-    ) -> None:
-        if mask is not None:  # real tokens to the right, in their order
-            order = mask.to(torch.uint8).argsort(dim=1, stable=True)
-            ids, mask = ids.gather(1, order), mask.gather(1, order)
-        self.seen = ids if mask is None else torch.where(mask, ids, ids[:, -1:])
-        self._model, self._ids, self._mask = model, ids, mask
-        self._cache = model.new_cache(ids.shape[1] + max_new_tokens)
-
-    def logits(self) -> Tensor:
-        """Of the next token, (B, V)."""
-        logits: Tensor = self._model(self._ids, self._mask, self._cache, last=1)
-        return logits[:, -1]
-
-    def push(self, tokens: Tensor) -> None:
-        """Add the token (B,) that was chosen."""
-        self._ids, self._mask = tokens[:, None], None
-
-
-class _Translation:
-    """Sources that an `EncoderDecoder` writes a target for.
-
-    Attributes:
-        seen: (B, 1) the beginning of each target.
-    """
-
-    def __init__(
-        self, model: Translator, ids: Tensor, mask: Tensor | None, max_new_tokens: int
-    ) -> None:
-        self.seen = _first_ids(model, ids)
-        self._model, self._ids = model, self.seen
-        self._source: Tensor | None = ids
-        self._mask = mask
-        self._cache = model.new_cache(1 + max_new_tokens)
-
-    def logits(self) -> Tensor:
-        """Of the next token, (B, V)."""
-        logits: Tensor = self._model(self._source, self._ids, self._mask, self._cache, last=1)
-        self._source = self._mask = None  # read once
-        return logits[:, -1]
-
-    def push(self, tokens: Tensor) -> None:
-        """Add the token (B,) that was chosen."""
-        self._ids = tokens[:, None]
-
-
-def _first_ids(model: Writer, ids: Tensor) -> Tensor:
-    """What stands before the new tokens: the prompts, or the beginnings of targets."""
-    if not isinstance(model, Translator):
-        return ids
-    first = model.config.bos_id
-    if first is None:
-        raise ValueError("this model doesn't say with which id a target begins (config.bos_id)")
-    return ids.new_full((len(ids), 1), first)
+def _one_by_one(
+    writing: Writing, max_new_tokens: int, sampler: Sampler, generator: torch.Generator | None
+) -> Iterator[Tensor]:
+    """The next token (B,) of each text, one step of the model each."""
+    seen = writing.seen
+    for _ in range(max_new_tokens):
+        with torch.no_grad():
+            tokens = sampler(writing.logits()[:, -1], seen, generator)
+        yield tokens
+        writing.push(tokens[:, None])
+        if sampler.repetition_penalty != 1.0:
+            seen = torch.cat([seen, tokens[:, None]], dim=1)
 
 
 def _sampler(temperature: float, options: Options) -> Sampler:

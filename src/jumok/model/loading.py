@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import torch
 
 from jumok.model.checkpoints import Model, read_folder, write_folder
 from jumok.model.families import NotSupportedError
-from jumok.model.foreign import ForeignModel, read_with_transformers
+from jumok.model.foreign import ForeignEncoder, ForeignModel, read_with_transformers
 from jumok.model.gguf_files import open_gguf, read_gguf
+from jumok.model.pooling import read_head, write_head
 from jumok.model.quantised import Weights, quantise
+from jumok.model.transformer import Encoder
 from jumok.model.weight_files import open_safetensors, weight_files
 from jumok.model.zoo import ZOO, FetchError, model_folder
 from jumok.tokens import Tokenizer, as_tokenizer
@@ -25,7 +28,8 @@ __all__ = ["load", "save"]
 _log = logging.getLogger("jumok")
 
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "source.spm", "target.spm"]
-_NOT_FROM_HUB = ["*/*", "consolidated*"]  # other formats of the same weights
+# Other formats of the same weights; what sentence-transformers adds is in numbered folders.
+_NOT_FROM_HUB = ["[!0-9]*/*", "consolidated*"]
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -115,6 +119,9 @@ def save(model: Model | ForeignModel, folder: str | Path, tokenizer: Any = None)
         model.inner.save_pretrained(folder)
     else:
         write_folder(model, folder)
+    head = getattr(model, "sentence_head", None)
+    if head is not None:
+        write_head(head, Path(folder), model.config.emb_dim)
     if tokenizer is not None:
         as_tokenizer(tokenizer).save(folder)
 
@@ -123,10 +130,19 @@ def _read_folder(
     folder: Path, dtype: torch.dtype | None, device: torch.device | None
 ) -> tuple[Model | ForeignModel, Tokenizer | None]:
     tokenizer = _read_tokenizer(folder)
+    model: Model | ForeignModel
     try:
-        return read_folder(folder, dtype, device), tokenizer
+        model = read_folder(folder, dtype, device)
     except NotSupportedError as error:
-        return _fall_back(folder, dtype, device, error), tokenizer
+        model = _fall_back(folder, dtype, device, error)
+    if isinstance(model, (Encoder, ForeignEncoder)):
+        try:
+            model.sentence_head = read_head(folder)
+        except NotSupportedError as error:
+            warnings.warn(
+                f"{_said(error)}; jumok.embed doesn't follow it: say pooling=…", stacklevel=3
+            )
+    return model, tokenizer
 
 
 def _read_from_hub(
