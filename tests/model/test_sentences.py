@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tests.model.test_generate import byte_tokenizer
 
 import jumok
@@ -84,8 +88,8 @@ def test_the_first_token_may_stand_for_the_text() -> None:
     for text, vector in zip(texts, vectors, strict=True):
         hidden = model(torch.tensor([byte_tokenizer().encode(text)]))[0, 0]
         torch.testing.assert_close(vector, hidden)
-    with pytest.raises(ValueError, match="pooling='max': one of mean, first"):
-        embed(model, byte_tokenizer(), texts, pooling="max")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="pooling='cls': one of mean, first"):
+        embed(model, byte_tokenizer(), texts, pooling="cls")
 
 
 def test_padding_may_hold_anything() -> None:
@@ -126,3 +130,119 @@ def test_what_cannot_be_embedded(
     model, texts = arguments
     with pytest.raises(error, match=message):
         embed(model or small(), byte_tokenizer(), texts)
+
+
+# -- folders of sentence-transformers ----------------------------------------------------------
+
+
+@cache
+def saved() -> Encoder:
+    """A BERT that can be saved."""
+    biases = {"qkv_bias": True, "output_bias": True, "feed_forward_bias": True}
+    torch.manual_seed(2)
+    return Encoder(replace(SMALL, **biases, norm_eps=1e-12, token_types=2, init_std=0.3)).eval()
+
+
+KEYS = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+
+
+def sentence_folder(folder: Path, modes: list[str], dense: bool, normalize: bool) -> Path:
+    """A small encoder as sentence-transformers writes it."""
+    jumok.save(saved(), folder, byte_tokenizer())
+    kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * normalize]
+    paths = ["", *(f"{place}_{kind}" for place, kind in enumerate(kinds) if place)]
+    write_json(folder / "modules.json", [
+        {"idx": place, "name": str(place), "path": path,
+         "type": f"sentence_transformers.models.{kind}"}
+        for place, (path, kind) in enumerate(zip(paths, kinds, strict=True))
+    ])  # fmt: skip
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 8, "do_lower_case": False})
+    write_json(
+        folder / "1_Pooling" / "config.json",
+        {"word_embedding_dimension": 16, **{key: name in modes for name, key in KEYS.items()}},
+    )
+    if dense:
+        torch.manual_seed(1)
+        width = 16 * len(modes)
+        tensors = {"linear.weight": torch.randn(5, width), "linear.bias": torch.randn(5)}
+        (folder / "2_Dense").mkdir()
+        save_file(tensors, folder / "2_Dense" / "model.safetensors")
+        write_json(folder / "2_Dense" / "config.json", {
+            "in_features": width, "out_features": 5, "bias": True,
+            "activation_function": "torch.nn.modules.activation.Tanh",
+        })  # fmt: skip
+    return folder
+
+
+def write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def by_hand(ids: list[int], modes: list[str], folder: Path, dense: bool, unit: bool) -> Any:
+    """One text without padding, each step by its own formula."""
+    with torch.no_grad():
+        hidden = saved()(torch.tensor([ids]))[0]
+    size = len(hidden)
+    place = torch.arange(1.0, size + 1)[:, None]
+    parts = {
+        "cls": hidden[0],
+        "max": hidden.max(0).values,
+        "mean": hidden.mean(0),
+        "mean_sqrt_len": hidden.sum(0) / size**0.5,
+        "weightedmean": (place * hidden).sum(0) / place.sum(),
+        "lasttoken": hidden[-1],
+    }
+    vector = torch.cat([parts[name] for name in KEYS if name in modes])
+    if dense:
+        tensors = load_file(folder / "2_Dense" / "model.safetensors")
+        vector = torch.tanh(tensors["linear.weight"] @ vector + tensors["linear.bias"])
+    return vector / vector.norm() if unit else vector
+
+
+@pytest.mark.parametrize("modes", [*([name] for name in KEYS), ["cls", "mean", "lasttoken"]])
+@pytest.mark.parametrize(("dense", "normalize"), [(False, True), (True, False), (True, True)])
+def test_folders_of_sentence_transformers(
+    modes: list[str], dense: bool, normalize: bool, tmp_path: Path
+) -> None:
+    folder = sentence_folder(tmp_path / "one", modes, dense, normalize)
+    model, tokenizer = jumok.load(folder)
+    texts = ["a", "abcdefg", "xyz", "one longer than eight"]
+    found = jumok.embed(model, tokenizer, texts, truncate=True)
+    around = tokenizer.encode("")
+    for vector, text in zip(found, texts, strict=True):
+        ids = tokenizer.encode(text)
+        if len(ids) > 8:
+            ends = around[len(around) // 2 :]
+            ids = ids[: 8 - len(ends)] + ends
+        expected = by_hand(ids, modes, folder, dense, normalize)
+        torch.testing.assert_close(vector, expected, rtol=0, atol=1e-5)
+    with pytest.raises(ValueError, match="the model reads at most 8"):
+        jumok.embed(model, tokenizer, texts)
+    jumok.save(model, tmp_path / "again", tokenizer)
+    again, _ = jumok.load(tmp_path / "again")
+    assert torch.equal(jumok.embed(again, tokenizer, texts, truncate=True), found)
+    if normalize and not dense and modes == ["max"]:
+        longer = jumok.embed(model, tokenizer, texts, normalize=False, truncate=True)
+        assert (longer.norm(dim=-1) - 1).abs().min() > 0.01
+    plain = jumok.embed(model, tokenizer, texts, pooling="mean", truncate=True)
+    assert plain.shape == (4, 16)
+
+
+def test_modules_that_are_not_known_are_named(tmp_path: Path) -> None:
+    folder = sentence_folder(tmp_path / "one", ["mean"], False, True)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[2]["type"] = "sentence_transformers.models.WordWeights"
+    write_json(folder / "modules.json", modules)
+    with pytest.warns(UserWarning, match=r"a module WordWeights is not supported.*pooling=…"):
+        jumok.load(folder)
+    (folder / "modules.json").write_text("[{}]")
+    with pytest.raises(ValueError, match=r"modules.json is damaged"):
+        jumok.load(folder)

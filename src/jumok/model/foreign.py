@@ -12,7 +12,7 @@ import copy
 import inspect
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from jumok.model.cache import KeyValueCache
 from jumok.model.families.family import suppressed_ids
 from jumok.model.inputs import read_inputs
+
+if TYPE_CHECKING:
+    from jumok.model.pooling import SentenceHead
 
 __all__ = [
     "ForeignCache",
@@ -162,6 +165,10 @@ class ForeignDecoder(ForeignModel):
 
 class ForeignEncoder(ForeignModel):
     """A model without a next token that transformers runs; called like a `jumok.Encoder`."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.sentence_head: SentenceHead | None = None
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """A hidden state for each token, (B, T) → (B, T, E); see `Encoder.forward`."""

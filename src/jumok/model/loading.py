@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -16,7 +16,7 @@ from jumok.model.families import NotSupportedError
 from jumok.model.foreign import ForeignEncoder, ForeignModel, read_with_transformers
 from jumok.model.gguf_files import open_gguf, read_gguf
 from jumok.model.pooling import read_head, write_head
-from jumok.model.quantised import Weights, quantise
+from jumok.model.quantised import Weights, is_quantised, quantise
 from jumok.model.transformer import Encoder
 from jumok.model.weight_files import open_safetensors, weight_files
 from jumok.model.zoo import ZOO, FetchError, model_folder
@@ -77,7 +77,11 @@ def load(
     if not isinstance(name_or_path, (str, os.PathLike)):
         raise TypeError(f"load({name_or_path!r}): give the name of a model ({_KINDS})")
     if weights is not None:
+        if weights not in get_args(Weights):
+            raise ValueError(f"weights={weights!r}: one of {', '.join(get_args(Weights))}")
         model, tokenizer = load(name_or_path, dtype=dtype, device=device)
+        if isinstance(model, ForeignModel):
+            raise ValueError(f"weights={weights!r}: only models that jumok builds can be rounded")
         quantise(model, weights)
         return model, tokenizer
     dtype, device = _read_dtype(dtype), _read_device(device)
@@ -117,6 +121,8 @@ def save(model: Model | ForeignModel, folder: str | Path, tokenizer: Any = None)
     """
     if isinstance(model, ForeignModel):
         model.inner.save_pretrained(folder)
+    elif is_quantised(model):
+        raise ValueError("save takes a model whose weights have not been rounded to int8 or int4")
     else:
         write_folder(model, folder)
     head = getattr(model, "sentence_head", None)

@@ -1,4 +1,4 @@
-"""Whole texts as vectors: the mean of an encoder's hidden states, of length 1.
+"""Whole texts as vectors: the mean of an encoder's hidden states, or as its folder says.
 
 B batch, T tokens, E emb_dim.
 """
@@ -6,19 +6,18 @@ B batch, T tokens, E emb_dim.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from jumok.model.foreign import ForeignEncoder
+from jumok.model.pooling import MODES, SentenceHead, pooled
 from jumok.model.transformer import Encoder
 from jumok.tokens import as_tokenizer, shortened
 
 __all__ = ["embed", "mean_pooled"]
-
-Pooling = Literal["mean", "first"]
 
 
 def embed(
@@ -26,9 +25,9 @@ def embed(
     tokenizer: Any,
     texts: str | Sequence[str],
     *,
-    pooling: Pooling = "mean",
+    pooling: str | None = None,
     batch_size: int = 32,
-    normalize: bool = True,
+    normalize: bool | None = None,
     truncate: bool = False,
 ) -> Tensor:
     """Each text as one vector: texts that mean the same point the same way.
@@ -41,15 +40,17 @@ def embed(
         model: an `Encoder` that was trained for it, such as minilm.
         tokenizer: its tokenizer; ours or a transformers tokenizer.
         texts: one text, or several.
-        pooling: how the model was trained to sum a text up: "mean" as minilm and most, or "first",
-            the hidden state of the first token (its card says "CLS"). For folders of
-            sentence-transformers it stands in ``1_Pooling/config.json``.
+        pooling: how a text is summed up: "mean", "first" (the first token, called CLS), "last",
+            "max", "mean_sqrt_len" or "weighted_mean". `None`: as a folder of sentence-transformers
+            says in ``modules.json``, with its dense maps; "mean" for any other model.
         batch_size: how many texts go through the model at once.
-        normalize: divide each vector by its length.
-        truncate: leave out what is beyond the model's context, instead of refusing the text.
+        normalize: divide each vector by its length. `None`: as ``modules.json`` says; `True` for
+            any other model.
+        truncate: leave out what is beyond the model's context, or beyond the shorter one that
+            such a folder names, instead of refusing the text.
 
     Returns:
-        float32 (texts, E), or (E,) for one text.
+        float32 (texts, E), or (E,) for one text; as wide as the last dense map, if there is one.
 
     Raises:
         TypeError: a model without hidden states, or texts that are none.
@@ -76,13 +77,19 @@ def embed(
             truncate=truncate,
         )
         return vectors[0]
-    if pooling not in get_args(Pooling):
-        raise ValueError(f"pooling={pooling!r}: one of {', '.join(get_args(Pooling))}")
-    encoded = [_ids(model, as_tokenizer(tokenizer), text, truncate) for text in texts]
+    if pooling is not None and pooling not in MODES:
+        raise ValueError(f"pooling={pooling!r}: one of {', '.join(MODES)}")
+    named: SentenceHead | None = getattr(model, "sentence_head", None)
+    if pooling is None and named is not None:
+        head = named if normalize is not False else named.unnormalized()
+    else:
+        head, normalize = SentenceHead((pooling or "mean",)), normalize is not False
+    context = min(model.config.context, (named and named.context) or model.config.context)
+    encoded = [_ids(context, as_tokenizer(tokenizer), text, truncate) for text in texts]
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: at least 1")
     place = next(model.parameters()).device
-    vectors = torch.empty(len(encoded), model.config.emb_dim, device=place)
+    vectors = torch.empty(len(encoded), head.width(model.config.emb_dim), device=place)
     was_training = model.training
     model.eval()
     try:
@@ -90,7 +97,7 @@ def embed(
             for rows, ids, mask in _batches(encoded, batch_size, model.config.pad_id or 0):
                 ids, mask = ids.to(place), mask.to(place)
                 hidden = model(ids, mask).float()
-                vectors[rows] = mean_pooled(hidden, mask) if pooling == "mean" else hidden[:, 0]
+                vectors[rows] = head(hidden, mask)
     finally:
         model.train(was_training)
     return F.normalize(vectors, dim=-1) if normalize else vectors
@@ -98,17 +105,13 @@ def embed(
 
 def mean_pooled(hidden: Tensor, mask: Tensor) -> Tensor:
     """The mean over real tokens, (B, T, E) and (B, T) → (B, E); 0 where there are none."""
-    weight = mask.to(hidden.dtype)[..., None]
-    # Rows of padding may hold anything.
-    total = torch.where(weight > 0, hidden, hidden.new_zeros(())).sum(dim=1)
-    return total / weight.sum(dim=1).clamp(min=1)
+    return pooled(hidden, mask, "mean")
 
 
-def _ids(model: Encoder | ForeignEncoder, tokenizer: Any, text: str, truncate: bool) -> list[int]:
+def _ids(context: int, tokenizer: Any, text: str, truncate: bool) -> list[int]:
     if not isinstance(text, str):
         raise TypeError(f"embed takes texts; got {type(text).__name__} ({text!r})")
     ids: list[int] = tokenizer.encode(text)
-    context = model.config.context
     if not ids:
         raise ValueError("a text is empty for this model: it gives no token")
     if len(ids) <= context:

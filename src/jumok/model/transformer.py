@@ -8,6 +8,8 @@ B batch, T tokens, E emb_dim, H heads, D head_dim, F hidden_dim, V vocab_size, L
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
@@ -25,6 +27,9 @@ from jumok.model.parts import (
     rotary_tables,
     table,
 )
+
+if TYPE_CHECKING:
+    from jumok.model.pooling import SentenceHead
 
 __all__ = ["Config", "Decoder", "Encoder", "Learned", "Relative", "Rotary", "Sinusoidal"]
 
@@ -148,6 +153,9 @@ class Encoder(nn.Module):
     Args:
         config: what it is made of. Weights are fresh: train them, or see `jumok.load`.
 
+    Attributes:
+        sentence_head: how `jumok.embed` sums a text up, if the model's folder says so.
+
     Example:
         >>> config = Config(vocab_size=256, emb_dim=64, n_layers=2, n_heads=4)
         >>> Encoder(config)(torch.tensor([[1, 2, 3]])).shape
@@ -157,6 +165,7 @@ class Encoder(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
+        self.sentence_head: SentenceHead | None = None
         self.embedding = table(config.vocab_size, config.emb_dim)
         self.positions = added_positions(config)
         self.token_types = table(config.token_types, config.emb_dim) if config.token_types else None
