@@ -14,7 +14,12 @@ import known_pages
 from jumok.lens.labelled import labelled, read_written_text, written_text
 from jumok.tokens import read
 
-CHAT = "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\nWhat is a bank?\n\nTell me.<|im_end|>"
+CHAT = """<|im_start|>system
+Be kind.<|im_end|>
+<|im_start|>user
+What is a bank?
+
+Tell me.<|im_end|>"""
 
 
 @pytest.mark.parametrize("text", [known_pages.TEXT, CHAT, "한", "a", "\n\n  \n", "\ud800?"])

@@ -72,7 +72,7 @@ class PageWish:
         from jumok.view.page import self_contained
         from jumok.view.questions import Questions
 
-        names = [shortened(" ".join(title.split())) for title in titles]
+        names = [shortened(" ".join(title.split()), 60) for title in titles]
         questions = Questions(recordings, names, transport="file")
         page = self_contained(questions, self.chosen_heads(), title=" · ".join(names))
         data = page.html.encode()
@@ -94,6 +94,6 @@ class PageWish:
             from jumok.tokens import shortened
             from jumok.view.questions import Questions
 
-            names = [shortened(" ".join(title.split())) for title in titles]
+            names = [shortened(" ".join(title.split()), 60) for title in titles]
             questions = Questions(recordings, names, files)
             serve(questions, host=host, port=self.port, open_browser=self.open_browser)

@@ -59,7 +59,7 @@ def view(
         _label(opened, tokenizer)
     names = [file.name for file in files]
     if len(names) == 2 and names[0] == names[1]:
-        names = [str(file) for file in files]
+        names = [f"{file.absolute().parent.name}/{file.name}" for file in files]
     page.write(opened, names)
     page.show(opened, names, files, host)
 
