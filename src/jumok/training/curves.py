@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jumok.training.log import Row
+from jumok.training.report import Facts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,13 +18,13 @@ __all__ = ["draw_curves", "write_curves"]
 _BLUE, _ORANGE, _GREY = "#2a6fb0", "#c8641e", "#666666"
 
 
-def draw_curves(rows: list[Row], vocab_size: int, title: str = "") -> Figure:
+def draw_curves(rows: list[Row], facts: Facts) -> Figure:
     """Loss and validation loss over the steps; below, the learning rate and the speed.
 
     Args:
         rows: of the log.
-        vocab_size: its logarithm is the loss of a model that knows nothing, drawn as a line.
-        title: above it.
+        facts: the logarithm of the vocabulary's size, the loss of a model that knows nothing, is
+            drawn as a line.
     """
     from matplotlib.figure import Figure
 
@@ -38,11 +39,12 @@ def draw_curves(rows: list[Row], vocab_size: int, title: str = "") -> Figure:
     upper.plot(middles, [r["loss"] for r in losses], label="training", color=_BLUE, linewidth=1.2)
     _line(upper, rows, "validation", "validation", color=_ORANGE, marker="o", markersize=3)
     highest = max((row["loss"] for row in rows if "loss" in row), default=0.0)
-    if highest > 0.8 * math.log(vocab_size):
-        upper.axhline(math.log(vocab_size), color=_GREY, linewidth=0.8, linestyle=":")
+    blank = math.log(facts.vocab_size)
+    if highest > 0.8 * blank:
+        upper.axhline(blank, color=_GREY, linewidth=0.8, linestyle=":")
         upper.annotate(
-            f"knows nothing: log {vocab_size:,} = {math.log(vocab_size):.2f}",
-            (1, math.log(vocab_size)),
+            f"knows nothing: log {facts.vocab_size:,} = {blank:.2f}",
+            (1, blank),
             xycoords=("axes fraction", "data"),
             xytext=(-4, -10),
             textcoords="offset points",
@@ -62,12 +64,11 @@ def draw_curves(rows: list[Row], vocab_size: int, title: str = "") -> Figure:
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(axis="y", color="#dddddd", linewidth=0.6)
         panel.tick_params(labelsize=8)
-    if title:
-        upper.set_title(title, loc="left", fontsize=10)
+    upper.set_title(f"{facts.folder} · {facts.model}", loc="left", fontsize=10)
     return figure
 
 
-def write_curves(rows: list[Row], vocab_size: int, title: str, path: Path) -> None:
+def write_curves(rows: list[Row], facts: Facts, path: Path) -> None:
     """`draw_curves` as a PNG, replaced whole.
 
     Raises:
@@ -76,7 +77,7 @@ def write_curves(rows: list[Row], vocab_size: int, title: str, path: Path) -> No
     """
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draw_curves(rows, vocab_size, title).savefig(part, format="png")
+        draw_curves(rows, facts).savefig(part, format="png")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -8,8 +8,6 @@ there, a run is evaluated, saved and stopped.
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -21,12 +19,12 @@ from typing import Any
 
 import torch
 
-from jumok.model.blocks import Block
 from jumok.model.config import EncoderDecoderConfig
 from jumok.model.loading import save as save_model
 from jumok.tokens import Tokenizer
 from jumok.training import parallel, snapshot
 from jumok.training.batches import Batch, Batches, new_batches
+from jumok.training.compiling import compile_blocks, wants_compiling
 from jumok.training.corpus import Corpus, read_corpus
 from jumok.training.curves import write_curves
 from jumok.training.folder import claim
@@ -48,6 +46,7 @@ from jumok.training.sizes import (
     plain,
     row_length,
 )
+from jumok.training.stopping import Stop
 from jumok.training.terminal import Silence, Terminal, rounded
 from jumok.training.token_file import TokenFile
 from jumok.training.tokenise import tokenise
@@ -55,6 +54,7 @@ from jumok.training.tokenise import tokenise
 __all__ = ["DivergedError", "TrainingResult", "train"]
 
 _SECONDS_BETWEEN_SNAPSHOTS = 600.0  # where no number of steps is given
+_SECONDS_BETWEEN_PICTURES = 60.0  # of the curves
 _SECONDS_BETWEEN_RETRIES = 30.0  # of a snapshot that could not be written
 _SECONDS_BETWEEN_SIGNS = 0.25  # of life, on the terminal
 
@@ -195,10 +195,9 @@ class _Run:
                 size = snapshot.bytes_of_snapshot(self.module, average is not None)
                 snapshot.require_room(snapshots, size, training.keep)
         self.log = Log(self.folder, self.state.step) if world.is_main else None
-        self.interrupted = False
+        self.stop = Stop(terminal.say)
         self.saved = self.state.step if found is not None else -1
-        self.last_try = time.monotonic()
-        self.compiled = False
+        self.last_try = self.drawn = time.monotonic()
         self.peak = 0.0
 
     # Before the first step -------------------------------------------------------------------
@@ -253,16 +252,32 @@ class _Run:
         """All steps that are left."""
         self.peak = peak_flops(self.world.device, self.dtype)
         self._introduce()
-        if self.state.step >= self.steps:
+        if self.state.step >= self.steps:  # what a killed process has left is written, too
             self.terminal.say(f"all {self.steps:,} steps are done already; more go on from here")
-            return self._result()
-        with self._stoppable(), ExitStack() as stack:
+            return self._end()
+        with ExitStack() as stack:
+            stack.enter_context(self.stop.listening())
             if self.training.recompute:
                 stack.enter_context(recomputing(self.model))
-            if _wants_compiling(self.training, self.world.device):
-                self._compile()
+            self._compile()
             self._learn()
         return self._end()
+
+    def _compile(self) -> None:
+        if not wants_compiling(self.training.compile, self.world.device):
+            return
+        self.terminal.tell("compiling", 0)
+        batch = self.batches(self.state.step, self.world.rank, self.world.size)
+
+        def try_out() -> None:
+            with self._autocast():
+                loss = self.module(self._parts(batch)[0].to(self.world.device))
+            loss.backward()
+
+        reason = compile_blocks(self.model, try_out)
+        self.state.optimiser.zero_grad(set_to_none=True)
+        if reason is not None:
+            self.terminal.say(f"note: not compiled: {reason}")
 
     def _learn(self) -> None:
         training, state, window = self.training, self.state, self.state.numbers
@@ -305,7 +320,8 @@ class _Run:
             for number, part in enumerate(parts):
                 with world.last(self.module, number == len(parts) - 1):
                     loss = self.module(part.to(world.device))
-                    (loss * share).backward()
+                    with torch.autocast(world.device.type, enabled=False):
+                        (loss * share).backward()
                 summed += float(loss.detach())
         (summed,) = world.sum(summed)
         loss_per_target = summed * share
@@ -352,7 +368,8 @@ class _Run:
                 )
         self._write(row)
         self.terminal.evaluated(row)
-        self._draw()
+        if time.monotonic() - self.drawn > _SECONDS_BETWEEN_PICTURES:  # one takes a second or two
+            self._draw()
 
     @contextmanager
     def _at_rest(self) -> Iterator[None]:
@@ -444,8 +461,7 @@ class _Run:
         self._export()
         if self.log is not None:
             self.log.close()
-            self._draw()
-            self._write_page()
+        self._draw(report=True)
         result = self._result()
         if finished:
             self.terminal.say(f"done: the model, its curves and a report are in {self.folder}")
@@ -472,48 +488,49 @@ class _Run:
             whole.config = plain(whole.config)
             save_model(whole, self.folder, self.tokenizer)
 
-    def _draw(self) -> None:
+    def _facts(self) -> Facts:
+        """What the curves and the report say about the run besides its log."""
+        training = self.training
+        lines = {
+            "Begun from": training.base or "fresh weights",
+            "Corpus": f"{self.corpus.name}, {self.tokens.train.n_tokens:,} tokens",
+            "Tokenizer": repr(self.tokenizer),
+            "Steps": f"{self.steps:,} of {training.rows} rows of {self.context} tokens",
+            "Learning rate": f"{training.highest_rate:.3g} at most, {training.schedule}",
+            "Precision": _name(self.dtype),
+            "Machine": machine_name(self.world.device),
+            "Its measured peak": f"{rounded(self.peak / 1e9)} GFLOP/s of matrix products",
+            "PyTorch": torch.__version__,
+        }
+        if training.schedule == "vaswani":
+            lines["Learning rate"] = "that of Vaswani et al. 2017"
+        if training.lora is not None:
+            lines["Adapters"] = f"LoRA of rank {training.lora}"
+        return Facts(
+            model=describe(self.model),
+            vocab_size=self.model.config.vocab_size,
+            lines=lines,
+            command=training.command,
+            finished=self.state.step >= self.steps,
+            folder=training.out,
+            family=self.family,
+        )
+
+    def _draw(self, report: bool = False) -> None:
+        """The curves, and the page about the run; what can't be written is told."""
         if self.log is None:
             return
-        title = f"{self.training.out} · {describe(self.model)}"
+        self.drawn = time.monotonic()
+        facts, picture = self._facts(), self.folder / "curves.png"
         try:
-            write_curves(self.log.rows, self._vocab_size, title, self.folder / "curves.png")
+            write_curves(self.log.rows, facts, picture)
         except ModuleNotFoundError:
-            if self.state.step >= self.steps:
+            if report:
                 self.terminal.say("note: no curves are drawn: pip install 'jumok[train]'")
         except OSError as error:
-            self.terminal.say(f"note: the curves can't be written ({error})")
-
-    def _write_page(self) -> None:
-        assert self.log is not None
-        training = self.training
-        picture = self.folder / "curves.png"
-        last = self.log.rows[-1]["step"] if self.log.rows else 0
-        lines = [
-            ("Model", describe(self.model)),
-            ("Begun from", training.base or "fresh weights"),
-            ("Corpus", f"{self.corpus.name}, {self.tokens.train.n_tokens:,} tokens"),
-            ("Tokenizer", repr(self.tokenizer)),
-            ("Steps", f"{self.steps:,} of {training.rows} rows of {self.context} tokens"),
-            ("Learning rate", f"{training.highest_rate:.3g} at most, {training.schedule}"),
-            ("Precision", _name(self.dtype)),
-            ("Machine", machine_name(self.world.device)),
-            ("Its measured peak", f"{rounded(self.peak / 1e9)} GFLOP/s of matrix products"),
-            ("PyTorch", torch.__version__),
-        ]
-        if training.lora is not None:
-            lines.insert(2, ("Adapters", f"LoRA of rank {training.lora}"))
-        facts = Facts(
-            f"{training.out}: a {describe(self.model).split(':')[0]}",
-            lines,
-            training.command,
-            last >= self.steps,
-            training.out,
-            self.family,
-        )
-        write_page(
-            facts, self.log.rows, picture if picture.exists() else None, self.folder / "report.html"
-        )
+            self.terminal.say(f"note: {picture} can't be written ({error.strerror or error})")
+        if report:
+            write_page(facts, self.log.rows, picture, self.folder / "report.html")
 
     def _result(self) -> TrainingResult:
         rows = [] if self.log is None else self.log.rows
@@ -536,54 +553,12 @@ class _Run:
     def _emb_dim(self) -> int:
         return self.model.config.emb_dim
 
-    @property
-    def _vocab_size(self) -> int:
-        return self.model.config.vocab_size
-
     def _autocast(self) -> torch.autocast:
         kind = self.world.device.type
         return torch.autocast(kind, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
 
     def _asked_to_stop(self) -> bool:
-        return self.world.agree(self.interrupted)
-
-    @contextmanager
-    def _stoppable(self) -> Iterator[None]:
-        """The first Ctrl-C (or a polite end by a scheduler) waits for the step; the second not."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def ask(*_: object) -> None:
-            if self.interrupted:
-                raise KeyboardInterrupt
-            self.interrupted = True
-            self.terminal.say("finishing this step and saving; once more Ctrl-C ends at once")
-
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _compile(self) -> None:
-        """Compile the blocks, if that goes; one try on the first batch shows it."""
-        blocks = [module for module in self.model.modules() if isinstance(module, Block)]
-        self.terminal.tell("compiling", 0)
-        try:
-            for block in blocks:
-                block.compile()
-            batch = self.batches(self.state.step, self.world.rank, self.world.size)
-            with torch.random.fork_rng(), self._autocast():
-                self.module(self._parts(batch)[0].to(self.world.device)).backward()
-        except Exception as error:  # a compiler has many ways to fail, and all end here
-            for block in blocks:
-                block._compiled_call_impl = None
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            self.terminal.say(f"note: not compiled ({reason[:200]})")
-        finally:
-            self.state.optimiser.zero_grad(set_to_none=True)
+        return self.world.agree(self.stop.asked)
 
 
 @contextmanager
@@ -630,13 +605,3 @@ def _dtype(training: Training, device: torch.device) -> torch.dtype:
 
 def _name(dtype: torch.dtype) -> str:
     return "bfloat16 products on float32 weights" if dtype == torch.bfloat16 else "float32"
-
-
-def _wants_compiling(training: Training, device: torch.device) -> bool:
-    if training.compile is not None:
-        return training.compile
-    if device.type != "cuda":
-        return False
-    from importlib.util import find_spec
-
-    return find_spec("triton") is not None

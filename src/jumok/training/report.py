@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import os
+import shlex
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -31,20 +32,27 @@ class Facts:
     """What is known about a run besides its log.
 
     Args:
-        title: the run in a few words.
-        lines: (name, value) pairs, in the order of the page.
+        model: in one line.
+        vocab_size: of it.
+        lines: further names and values, in the order of the page.
         command: that makes the same run.
         finished: all steps are done.
         folder: of the run, as the user wrote it.
         family: "gpt", "bert" or "seq2seq".
     """
 
-    title: str
-    lines: list[tuple[str, str]]
+    model: str
+    vocab_size: int
+    lines: dict[str, str]
     command: str
     finished: bool
     folder: str
     family: str
+
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+        return f"{self.folder}: {self.model.split(':')[0]}"
 
 
 def page(facts: Facts, rows: list[Row], picture: bytes | None) -> str:
@@ -60,16 +68,16 @@ def page(facts: Facts, rows: list[Row], picture: bytes | None) -> str:
     )
 
 
-def write_page(facts: Facts, rows: list[Row], picture: Path | None, path: Path) -> None:
+def write_page(facts: Facts, rows: list[Row], picture: Path, path: Path) -> None:
     """`page`, replaced whole.
 
     Args:
         facts: about the run.
         rows: of its log.
-        picture: of the curves, if there is one.
+        picture: of the curves; it need not be there.
         path: of the page.
     """
-    image = None if picture is None else picture.read_bytes()
+    image = picture.read_bytes() if picture.exists() else None
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         part.write_text(page(facts, rows, image), "utf-8")
@@ -130,11 +138,12 @@ def _samples(rows: list[Row]) -> str:
 
 
 def _settings(facts: Facts) -> str:
-    use = f"model, tokenizer = jumok.load({facts.folder!r})"
+    use = f">>> model, tokenizer = jumok.load({facts.folder!r})"
     if facts.family == "gpt":
-        use += "\n\n$ jumok generate --model " + facts.folder + ' "…"'
+        use += f'\n\n$ jumok generate "…" --model {shlex.quote(facts.folder)}'
+    facts_of_model = _table([("Model", facts.model), *facts.lines.items()])
     return (
-        f"<h2>How it was made</h2>\n{_table(facts.lines)}\n<p>The same run again:</p>\n"
+        f"<h2>How it was made</h2>\n{facts_of_model}\n<p>The same run again:</p>\n"
         f"<pre>{escape(facts.command)}</pre>\n<p>To use the model:</p>\n<pre>{escape(use)}</pre>"
     )
 
