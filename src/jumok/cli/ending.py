@@ -6,6 +6,7 @@ pipe with what a shell counts for that.
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -51,11 +52,24 @@ def exit_code(command: Callable[[], Any]) -> int:
         if os.environ.get("JUMOK_DEBUG"):
             raise
         if hasattr(error, "format_message"):  # the parser's: an unknown option and the like
-            say(f"jumok: {error.format_message().rstrip('.')}; see jumok --help")
+            say(f"jumok: {_said_by_parser(error)}; see jumok --help")
         else:
             say(f"jumok: {_complaint(error)}")
         return 2
     return code if isinstance(code, int) else 0
+
+
+def _said_by_parser(error: Any) -> str:
+    """What is wrong with an option, in the words that commands use themselves."""
+    message = str(error.format_message()).rstrip(".")
+    found = re.match(r"Invalid value for '(-[\w-]+)[^:]*:(.*)\b(integer|number|float)\b", message)
+    if found is None:
+        return message
+    name, said, kind = found.groups()
+    quoted = re.search(r"'(.*?)'", said)  # older parsers say what was given, newer ones know it
+    faults: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    value = quoted[1] if quoted else faults[0].get("input", "") if faults else ""
+    return f"{name} {value}: {'a whole number' if kind == 'integer' else 'a number'}"
 
 
 def _complaint(error: Exception) -> str:

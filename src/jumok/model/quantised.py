@@ -24,7 +24,7 @@ from jumok.model.encoder_decoder import EncoderDecoder
 from jumok.model.linear import Linear
 from jumok.model.transformer import Decoder, Encoder
 
-__all__ = ["Int4Linear", "Int8Linear", "Weights", "quantise"]
+__all__ = ["Int4Linear", "Int8Linear", "Weights", "is_quantised", "quantise"]
 
 Weights = Literal["int8", "int4"]
 
@@ -129,6 +129,11 @@ class Int4Linear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, group={GROUP}"
+
+
+def is_quantised(model: nn.Module) -> bool:
+    """Whether a model has maps of these kinds."""
+    return any(isinstance(part, (Int8Linear, Int4Linear)) for part in model.modules())
 
 
 def quantise(model: nn.Module, weights: Weights) -> None:
