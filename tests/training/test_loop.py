@@ -201,6 +201,24 @@ def test_what_saves_memory_changes_nothing_else(tmp_path: Path, change: dict[str
     assert saving.loss == pytest.approx(whole.loss, abs=1e-5)
 
 
+def test_parts_of_a_step_share_the_cast_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16 weights are cast once a step; each part still finds its way back to them."""
+    monkeypatch.setattr(loop, "has_bfloat16", lambda _: True)
+    shared = {"dtype": "bfloat16", "steps": 3, "learning_rate": 1e-2}
+    whole = jumok.train(_training(tmp_path, out=tmp_path / "whole", **shared), show=False)
+    parts = jumok.train(
+        _training(tmp_path, out=tmp_path / "parts", micro_batch=2, **shared), show=False
+    )
+    assert parts.loss == pytest.approx(whole.loss, abs=2e-2)
+    norms = [
+        [row["gradient_norm"] for row in read_rows(one.folder / "log.jsonl") if "loss" in row]
+        for one in (whole, parts)
+    ]
+    assert norms[1] == pytest.approx(norms[0], rel=0.05)
+
+
 # Going on -------------------------------------------------------------------------------------
 
 
