@@ -193,3 +193,19 @@ def test_tokens_cannot_be_compared_on_the_fly_where_the_model_is_given_none():
         jumok.watch(layer, measure=["entropy", "duplicate", "induction"]),
     ):
         layer(x, x, x)
+
+
+@pytest.mark.parametrize("width", [30, 50, 80, 110])
+def test_no_column_is_lost_where_the_terminal_is_narrow(width):
+    from rich.console import Console
+
+    made = jumok.report(record(Causal()))
+    console = Console(width=width, no_color=True)
+    with console.capture() as capture:
+        console.print(made)
+    words = capture.get().split()
+    hidden = {"name"} if width < 110 else {"layer"}
+    for name in set(made.columns) - hidden:
+        assert set(name.split("_")) <= set(words), name
+    shown = round(100 * made.columns["itself"][0], 1)
+    assert f"{shown}%" in words

@@ -109,20 +109,23 @@ class Report:
             hidden = {"name"} | ({"most_read"} if "most_read_token" in self.columns else set())
         shown = [name for name in self.columns if name not in hidden]
         cells = {name: [_shown(name, value) for value in self.columns[name]] for name in shown}
-        # Further columns get further tables, each with the names of the heads.
+        # Further columns get further tables, and so do those that have no room; each with the
+        # names of the heads.
         keys = shown[:2]
-        parts = [[name for name in shown[2:] if name in (*DEFAULT, "most_read_token")]]
-        used = options.max_width
-        for name in shown[2:]:
-            if name in parts[0]:
-                continue
-            width = _width(name, cells[name])
-            if used + width > options.max_width:
-                parts.append([])
-                used = sum(_width(key, cells[key]) for key in keys)
-            parts[-1].append(name)
-            used += width
-        for number, part in enumerate(filter(None, parts)):
+        first = [name for name in shown[2:] if name in (*DEFAULT, "most_read_token")]
+        parts: list[list[str]] = []
+        for names in (first, [name for name in shown[2:] if name not in first]):
+            used = options.max_width
+            for name in names:
+                width = (
+                    _least_width(name, cells[name]) if names is first else _width(name, cells[name])
+                )
+                if used + width > options.max_width:
+                    parts.append([])
+                    used = sum(_width(key, cells[key]) for key in keys)
+                parts[-1].append(name)
+                used += width
+        for number, part in enumerate(parts):
             title = "one row per head" if number == 0 else "one row per head, continued"
             table = Table(title=title, title_justify="left", box=None, header_style="bold")
             for name in [*keys, *part]:
@@ -213,6 +216,11 @@ def report(recording: Recording, tokenizer: Any = None, measures: Sequence[str] 
 
 def _shown(name: str, value: Any) -> str:
     return "–" if value != value else _FORMATS.get(name, "{}").format(value)  # NaN is not itself
+
+
+def _least_width(name: str, cells: list[str]) -> int:
+    """Cells of a column whose heading is broken into its words."""
+    return max(*map(len, name.split("_")), *map(len, cells)) + 2
 
 
 def _width(name: str, cells: list[str]) -> int:
