@@ -7,6 +7,8 @@ a batch of products, one for each share of the rows, uses all.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -43,16 +45,18 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     few = 0 < input.numel() <= _FEW * width
     if not (few and input.is_cpu and input.dtype == weight.dtype == torch.float32):
         return F.linear(input, weight, bias)
-    shares = _shares(len(weight))
+    shares = _shares(len(weight), torch.get_num_threads())
     if shares == 1 or torch.is_autocast_enabled("cpu"):
         return F.linear(input, weight, bias)
     vectors = input.reshape(-1, width).mT.expand(shares, width, -1)  # (S, K, M)
     product = torch.bmm(weight.view(shares, -1, width), vectors)  # (S, N/S, M)
-    output = product.view(len(weight), -1).mT.contiguous().view(*input.shape[:-1], len(weight))
+    if vectors.shape[2] > 1:
+        product = product.view(len(weight), -1).mT.contiguous()
+    output = product.view(*input.shape[:-1], len(weight))
     return output if bias is None else output + bias
 
 
-def _shares(rows: int) -> int:
+@cache
+def _shares(rows: int, threads: int) -> int:
     """Into how many equal parts to cut the rows: as many as threads, if that goes."""
-    threads = min(torch.get_num_threads(), 16)
-    return max(share for share in range(1, threads + 1) if rows % share == 0)
+    return max(share for share in range(1, min(threads, 16) + 1) if rows % share == 0)
