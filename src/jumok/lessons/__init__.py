@@ -20,6 +20,7 @@ CONTENTS: dict[str, Words] = {
     "query-key": Words("one matrix for query and key, or two", "쿼리와 키: 행렬 하나 아니면 둘"),
     "key-value": Words("one matrix for key and value, or two", "키와 값: 행렬 하나 아니면 둘"),
     "causal": Words("what the causal mask is for", "인과 마스크가 하는 일"),
+    "heads": Words("how many heads are right", "알맞은 헤드 수"),
     "positions": Words("attention alone has no order", "어텐션만으로는 순서를 모른다"),
     "block": Words("what each part of the block is for", "블록의 부분마다 하는 일"),
     "rnn": Words("why not a recurrent network", "순환 신경망 대신 어텐션인 까닭"),
