@@ -7,6 +7,8 @@ export const en = {
   second: "second",
   notShape:
     "The two recordings do not have the same layers, heads and sizes, so single heads have no partner. Their texts can be compared over all layers.",
+  otherModel:
+    "These are different models: head 3.2 of one need not do what head 3.2 of the other does, unless one was trained on from the other.",
   notTokens:
     "The two texts are not the same token by token, so cells have no partner: both maps are shown, and no difference.",
   texts: {
@@ -58,6 +60,8 @@ export const ko: typeof en = {
   second: "둘째",
   notShape:
     "두 기록의 층, 헤드, 크기가 서로 달라 헤드끼리 짝지을 수 없습니다. 모든 층을 합쳐 본문은 비교할 수 있습니다.",
+  otherModel:
+    "서로 다른 모델입니다. 한 모델을 이어서 학습한 것이 아니라면, 한쪽의 헤드 3.2와 다른 쪽의 헤드 3.2가 같은 일을 하지는 않습니다.",
   notTokens:
     "두 글의 토큰이 서로 같지 않아 칸끼리 짝지을 수 없습니다. 지도는 둘 다 보이지만 차이는 없습니다.",
   texts: {
