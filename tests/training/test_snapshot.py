@@ -215,17 +215,15 @@ def test_a_damaged_snapshot_is_noticed_and_the_one_before_is_taken(
     snapshot.load(older, run.state, ALONE)
     assert_same(run.tensors(), saved)
     # The run comes to that step again and puts a whole snapshot in the place of the damaged one.
-    run.go(1)
-    if file == "snapshot.json":
-        snapshot.save(tmp_path, run.state, ALONE)
-        assert snapshot.latest(tmp_path, ALONE) == newer
-    damage(older / file)
-    if file != "snapshot.json":
-        with (
-            pytest.warns(UserWarning, match="looking for the one before"),
-            pytest.raises(DamagedError, match="every snapshot in"),
-        ):
-            snapshot.latest(tmp_path, ALONE)
+    snapshot.save(tmp_path, run.go(1).state, ALONE)
+    assert snapshot.latest(tmp_path, ALONE) == newer
+    for path in (older, newer):
+        damage(path / file)
+    with (
+        pytest.warns(UserWarning, match="looking for the one before"),
+        pytest.raises(DamagedError, match="every snapshot in"),
+    ):
+        snapshot.latest(tmp_path, ALONE)
 
 
 def test_half_written_snapshots_are_swept(tmp_path: Path) -> None:

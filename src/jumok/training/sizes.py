@@ -112,6 +112,8 @@ def load_base(training: Training) -> tuple[Model, Tokenizer]:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = training.dropout
+    if isinstance(model, Encoder) and model.pooler is not None:
+        model.pooler.requires_grad_(False)  # no masked token's loss comes through it
     for parameter in model.parameters():  # not the file's own pages, which are read-only
         parameter.data = parameter.data.clone()
     return model, tokenizer

@@ -104,7 +104,7 @@ def save(folder: Path, state: State, world: World, keep: int = 2) -> Path:
     if keep < 1:
         raise ValueError(f"keep={keep}: at least 1 snapshot")
     path = folder / f"step-{state.step:08d}"
-    if world.share(path.is_dir() and _is_whole(path)):
+    if world.share(path.is_dir() and files.is_whole(path)):
         return path  # gone on from it, and not a step done since
     temporary = folder / f".step-{state.step:08d}.part"
     try:
@@ -132,14 +132,6 @@ def save(folder: Path, state: State, world: World, keep: int = 2) -> Path:
         except OSError as error:
             warnings.warn(f"{folder}: old snapshots stay there ({_reason(error)})", stacklevel=2)
     return path
-
-
-def _is_whole(path: Path) -> bool:
-    try:
-        files.read_manifest(path)
-    except DamagedError:
-        return False
-    return True
 
 
 def _by_main(world: World, act: Callable[[], object]) -> None:
@@ -241,12 +233,12 @@ def latest(folder: Path, world: World) -> Path | None:
         DamagedError: there are snapshots, and none of them is whole.
     """
     found: Path | None = None
-    failure: DamagedError | None = None
+    failure: ValueError | OSError | None = None
     if world.is_main:
-        files.sweep(folder)
         try:
+            files.sweep(folder)
             found = files.newest_whole(folder)
-        except DamagedError as error:
+        except (ValueError, OSError) as error:
             failure = error
     found, failure = world.share((found, failure))
     if failure is not None:

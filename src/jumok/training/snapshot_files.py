@@ -37,8 +37,10 @@ __all__ = [
     "PartsWriter",
     "best_entry",
     "bytes_of",
+    "check",
     "commit",
     "entries",
+    "is_whole",
     "newest_whole",
     "read_manifest",
     "sweep",
@@ -97,7 +99,7 @@ def newest_whole(folder: Path) -> Path | None:
     there = entries(folder)
     for entry in reversed(there):
         try:
-            _check_files(entry.path, read_manifest(entry.path))
+            check(entry.path)
         except DamagedError as error:
             warnings.warn(f"{error}; looking for the one before", stacklevel=2)
         else:
@@ -107,6 +109,24 @@ def newest_whole(folder: Path) -> Path | None:
             f"every snapshot in {folder} is damaged: delete that folder to begin anew"
         )
     return None
+
+
+def check(snapshot: Path) -> None:
+    """See that every file is what was written.
+
+    Raises:
+        DamagedError: one is not.
+    """
+    _check_files(snapshot, read_manifest(snapshot))
+
+
+def is_whole(snapshot: Path) -> bool:
+    """Whether every file is what was written."""
+    try:
+        check(snapshot)
+    except DamagedError:
+        return False
+    return True
 
 
 def best_entry(folder: Path) -> Entry | None:
