@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from jumok import positions
+from jumok import fused, positions
 from jumok.definition import attention
 from jumok.masks import Causal, Dense, Padding, Window
 from jumok.model.attention import MultiHeadAttention, RotaryTable, _turned
@@ -163,3 +165,27 @@ def test_rotary_table_changes_with_dtype() -> None:
     assert rough.dtype == torch.bfloat16
     # Phases are formed in float32 and rounded once.
     assert torch.equal(rough, exact.to(torch.bfloat16))
+
+
+def test_learning_in_bfloat16_attends_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without AMX: the same numbers, sums in float32; gradients stay near those in float32."""
+    monkeypatch.setattr("jumok.model.attention._has_amx", lambda: False)
+    torch.manual_seed(0)
+    layer, x = MultiHeadAttention(32, 4, causal=True), torch.randn(2, 9, 32)
+    kinds: list[torch.dtype] = []
+    attend = fused.torch_attention
+
+    def heard(q: torch.Tensor, *others: Any, **options: Any) -> Any:
+        kinds.append(q.dtype)
+        return attend(q, *others, **options)
+
+    monkeypatch.setattr(fused, "torch_attention", heard, raising=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = layer(x)
+        with torch.no_grad():
+            layer(x)
+    assert kinds == [torch.float32, torch.bfloat16]
+    assert mixed.dtype == torch.bfloat16
+    (found,) = torch.autograd.grad(mixed.float().square().sum(), layer.qkv.weight)
+    (wanted,) = torch.autograd.grad(layer(x).square().sum(), layer.qkv.weight)
+    assert (found - wanted).norm() < 0.03 * wanted.norm()

@@ -5,6 +5,7 @@ B batch, H heads, G key heads, T tokens (Tq, Tk), D head_dim, E emb_dim.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -128,7 +129,7 @@ class MultiHeadAttention(nn.Module):
         _check_width(x, self.emb_dim)
         n_q, n_kv, d = self.n_heads, self.n_kv_heads, self.head_dim
         if context is None:
-            qkv = self.qkv(x).view(*x.shape[:2], n_q + 2 * n_kv, d)
+            qkv = _as_learned(self.qkv(x)).view(*x.shape[:2], n_q + 2 * n_kv, d)
             # One split: its gradient is one concatenation, where slices would fill and add three.
             q, k, v = qkv.split((n_q, n_kv, n_kv), dim=2)
             return q, k, v
@@ -196,7 +197,9 @@ class CrossAttention(nn.Module):
     def keys_values(self, source: Tensor) -> KeysValues:
         """Keys and values of the source, (B, Tk, E) → (B, G, Tk, D) each."""
         _check_width(source, self.emb_dim)
-        kv = self.kv(source).view(*source.shape[:2], 2 * self.n_kv_heads, self.head_dim)
+        kv = _as_learned(self.kv(source)).view(
+            *source.shape[:2], 2 * self.n_kv_heads, self.head_dim
+        )
         keys, values = kv.transpose(1, 2).chunk(2, dim=1)
         return keys, values
 
@@ -212,7 +215,7 @@ class CrossAttention(nn.Module):
             (B, Tq, E)
         """
         _check_width(x, self.emb_dim)
-        q = self.q(x).view(*x.shape[:2], self.n_heads, self.head_dim).transpose(1, 2)
+        q = _as_learned(self.q(x)).view(*x.shape[:2], self.n_heads, self.head_dim).transpose(1, 2)
         mixed, _ = fused.torch_attention(
             q, *source, mask, scale=self.scale, dropout=self.dropout if self.training else 0.0
         )  # (B, H, Tq, D)
@@ -248,6 +251,28 @@ def _check_heads(
 def _check_width(x: Tensor, emb_dim: int) -> None:
     if x.ndim != 3 or x.shape[-1] != emb_dim:
         raise ValueError(f"this layer takes (batch, tokens, {emb_dim}); got {tuple(x.shape)}")
+
+
+def _as_learned(projected: Tensor) -> Tensor:
+    """In float32 where autocast has made it bfloat16 on a CPU, and gradients will flow.
+
+    Without AMX the gradient of PyTorch's CPU kernel takes half as long again in bfloat16 as in
+    float32. Keys, values and queries are the same numbers; scores and mixes are sums in float32.
+    """
+    if (
+        projected.dtype == torch.bfloat16
+        and projected.is_cpu
+        and projected.requires_grad
+        and torch.is_autocast_enabled("cpu")
+        and not _has_amx()
+    ):
+        return projected.float()
+    return projected
+
+
+@cache
+def _has_amx() -> bool:
+    return torch.cpu._is_amx_tile_supported()
 
 
 def _joined(mixed: Tensor) -> Tensor:
