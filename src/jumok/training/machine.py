@@ -46,10 +46,10 @@ def peak_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.3) -
     """
     size = 1024 if device.type == "cpu" else 4096
     left, right = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
-    best, end = 0.0, time.perf_counter() + seconds
     torch.mm(left, right)
-    while time.perf_counter() < end:
-        _wait(device)
+    _wait(device)
+    best, end = 0.0, time.perf_counter() + seconds
+    while not best or time.perf_counter() < end:
         begin = time.perf_counter()
         torch.mm(left, right)
         _wait(device)

@@ -73,14 +73,19 @@ def _answers(
 
 
 def _guesses(model: Encoder, tokenizer: Tokenizer, batch: Batch) -> Sample:
-    """A row with its masks, and the same with what the model puts there: ``guess (truth)``."""
+    """A row with its masks, and the same with what the model puts there: ``⟨guess⟩``."""
     place = next(model.parameters()).device
     mask = None if batch.mask is None else batch.mask[:1].to(place)
     ids, wanted = batch.ids[:1].to(place), batch.targets[0, : _GIVEN + _NEW].tolist()
     hidden = model(ids, mask)[:, : _GIVEN + _NEW]
     best = model.logits(hidden)[0].argmax(-1).tolist()
     given = ids[0, : len(wanted)].tolist()
-    filled = [
-        id if target < 0 else guess for id, target, guess in zip(given, wanted, best, strict=True)
-    ]
-    return tokenizer.decode(given, special=True), tokenizer.decode(filled, special=True)
+    filled, run = "", list[int]()
+    for id, target, guess in zip(given, wanted, best, strict=True):
+        if target < 0:
+            run.append(id)
+            continue
+        filled += tokenizer.decode(run, special=True) + f"⟨{tokenizer.decode([guess])}⟩"
+        run = []
+    filled += tokenizer.decode(run, special=True)
+    return tokenizer.decode(given, special=True), filled

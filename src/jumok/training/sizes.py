@@ -141,9 +141,9 @@ def describe(model: Model) -> str:
     """What a model is, in one line for people."""
     config = model.config.decoder if isinstance(model, EncoderDecoder) else model.config
     n_weights = sum(parameter.numel() for parameter in model.parameters())
-    layers = f"{config.n_layers} layers"
+    layers = f"{config.n_layers} layer{'s' if config.n_layers > 1 else ''}"
     if isinstance(model, EncoderDecoder):
-        layers = f"{model.config.encoder.n_layers} + {layers}"
+        layers = f"{model.config.encoder.n_layers} + {config.n_layers} layers"
     return (
         f"{_NAMES[family_of(model)]} of {_short(n_weights)} parameters: {layers}, "
         f"{config.n_heads} heads, width {config.emb_dim}, vocabulary {config.vocab_size:,}"
