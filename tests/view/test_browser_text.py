@@ -80,6 +80,21 @@ def test_weights_times_values_are_the_shares_of_look(
         assert share == pytest.approx(query.sources[place].share, abs=1e-5)
 
 
+def test_who_reads_a_word_by_the_values(serve: Callable[..., str], open_page: Open) -> None:
+    recording = known_pages.gpt()
+    word = find(recording, "bank")
+    address = f"view=text&query={last_token(recording, word)}&text.side=read_by&text.measure=norm"
+    page = open_page(serve(recording), address)
+    shown = listed(page)
+    page.wait_for_selector(".meaning:has-text('the weight times the length')")
+    for reader, share in shown.items():
+        takes = []
+        for token in words_of(recording)[reader].tokens:
+            (query,) = jumok.sources(recording, known_pages.tokenizer(), token=token).queries
+            takes.append(query.sources[word].share)
+        assert share == pytest.approx(np.mean(takes), abs=1e-5)
+
+
 def test_pointing_at_a_word_reads_its_exact_share(
     smollm2: Any, smollm2_url: str, open_page: Open
 ) -> None:
@@ -143,14 +158,14 @@ def test_the_address_keeps_what_was_chosen(smollm2: Any, smollm2_url: str, open_
 
 
 def test_only_lines_in_sight_are_drawn(serve: Callable[..., str], open_page: Open) -> None:
-    recording = known_pages.gpt("The money was deposited in the bank. " * 700)
+    recording = known_pages.gpt("The money was deposited in the bank. " * 260)
     last = len(words_of(recording)) - 3
     page = open_page(serve(recording), f"view=text&query={last_token(recording, last)}")
     page.wait_for_selector("section[aria-busy=false] .side li")
     chosen = page.locator('.reader [aria-selected="true"]')
     assert chosen.get_attribute("data-word") == str(last)
     assert chosen.is_visible()
-    assert len(words_of(recording)) > 5000
+    assert len(words_of(recording)) > 3500
     assert 0 < page.locator(".reader [role=option]").count() < 1000
     page.locator(".reader .box").press("Home")
     first = page.locator('[role="option"][data-word="0"]')

@@ -28,6 +28,7 @@ export const en = {
   hiddenCount: (count: number) => `${count.toLocaleString("en")} later words cannot be seen.`,
   hiddenReaders: (count: number) => `${count.toLocaleString("en")} earlier words cannot see it.`,
   nothing: "There is no other word here.",
+  noText: "Nobody knows whose tokens this map is of, so there is no text to show: the Map has its positions.",
   rank: (rank: number, count: number) =>
     `rank ${rank.toLocaleString("en")} of ${count.toLocaleString("en")}`,
   heads: "Heads that look most at other words",
@@ -89,6 +90,7 @@ export const ko: typeof en = {
   hiddenReaders: (count) =>
     `앞에 있는 단어 ${count.toLocaleString("ko")}개는 이 단어를 볼 수 없습니다.`,
   nothing: "다른 단어가 없습니다.",
+  noText: "이 맵이 어느 글의 토큰인지 알 수 없어 보여 줄 글이 없습니다. 지도에서 위치로 볼 수 있습니다.",
   rank: (rank, count) => `${count.toLocaleString("ko")}개 중 ${rank.toLocaleString("ko")}위`,
   heads: "다른 단어를 가장 많이 보는 헤드",
   darkest: (share) => `가장 진한 색: ${share}`,
