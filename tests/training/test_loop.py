@@ -226,7 +226,7 @@ def test_parts_of_a_step_share_the_cast_weights(
 def test_a_run_that_was_stopped_ends_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, average: float | None
 ) -> None:
-    """CASES 31, by way of Ctrl-C in the middle of a window of the log; dropout draws on."""
+    """By way of Ctrl-C in the middle of a window of the log; dropout draws on."""
     shared = {"dropout": 0.2, "average": average, "steps": 7}
     whole = jumok.train(_training(tmp_path, out=tmp_path / "whole", **shared), show=False)
 

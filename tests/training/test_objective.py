@@ -149,7 +149,7 @@ def _ids(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_decoder_learns_the_next_token(tied: bool) -> None:
-    """CASES 34: the loss of logits[:-1] against ids[1:], with the gradients of all weights."""
+    """The loss of logits[:-1] against ids[1:], with the gradients of all weights."""
     model, ids = _gpt(tied), _ids(2, 9)
     Objective(model)(_Rows(ids[:, :-1], ids[:, 1:])).backward()
     found = {name: weight.grad for name, weight in model.named_parameters()}
@@ -193,7 +193,7 @@ def test_an_encoder_decoder_learns_targets_with_smoothing() -> None:
 
 
 def test_parts_of_a_step_weigh_their_targets() -> None:
-    """CASES 33: a part with few targets counts for few."""
+    """A part with few targets counts for few."""
     model, ids = _gpt(), _ids(4, 11)
     targets = ids[:, 1:].clone()
     targets[0, 2:] = targets[1, 5:] = -100
@@ -236,3 +236,15 @@ def test_what_cannot_learn_is_refused() -> None:
         Objective(Encoder(Config(61, 32, 2, 4)))
     with pytest.raises(ValueError, match=r"label_smoothing=1\.5"):
         Objective(_gpt(), 1.5)
+
+
+def test_ten_tokens_at_loss_1_and_thirty_at_loss_3() -> None:
+    """The step's loss is 2.5, not the parts' mean of 2."""
+    weight = torch.tensor([[1.0], [0.0]])
+    summed = sum(
+        chunked_cross_entropy(
+            torch.full((n, 1), loss).expm1().log(), weight, torch.ones(n, dtype=torch.long)
+        )
+        for n, loss in ((10, 1.0), (30, 3.0))
+    )
+    torch.testing.assert_close(summed / 40, torch.tensor(2.5), rtol=1e-6, atol=1e-6)
