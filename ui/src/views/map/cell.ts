@@ -7,15 +7,12 @@ export interface Known {
   /** 1 is the largest of the row; `null` for a hidden key. */
   readonly rank: number | null;
   readonly visible: number;
-  /** How many digits after the point are known, where it is not all of them. */
-  readonly digits?: number | undefined;
 }
 
 export interface Row {
   readonly weights: Float32Array;
   readonly ranks: Int32Array;
   readonly visible: number;
-  readonly digits: number | undefined;
 }
 
 /** One head: recording, map, batch, head. */
@@ -40,8 +37,7 @@ export class CellReader {
       if (!this.rows.has(cell.query)) await rest(signal);
       const row = await this.row(cell.query);
       const rank = row.ranks[cell.key] ?? 0;
-      const weight = row.weights[cell.key] ?? 0;
-      return { weight, rank: rank || null, visible: row.visible, digits: row.digits };
+      return { weight: row.weights[cell.key] ?? 0, rank: rank || null, visible: row.visible };
     }
     await rest(signal);
     return fields<Known>(this.source, "weight", { ...this.head, ...cell }, signal);
@@ -61,9 +57,11 @@ export class CellReader {
 
   private async fetch(query: number): Promise<Row> {
     const answer = await this.source.ask("row", { ...this.head, query });
-    const { visible, digits } = answer.fields as { visible: number; digits?: number };
-    const weights = float32(answer, "weights").values;
-    return { weights, ranks: int32(answer, "ranks").values, visible, digits };
+    return {
+      weights: float32(answer, "weights").values,
+      ranks: int32(answer, "ranks").values,
+      visible: (answer.fields as { visible: number }).visible,
+    };
   }
 }
 
