@@ -169,7 +169,7 @@ def test_rotary_table_changes_with_dtype() -> None:
 
 def test_learning_in_bfloat16_attends_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without AMX: the same numbers, sums in float32; gradients stay near those in float32."""
-    monkeypatch.setattr("jumok.model.attention._has_amx", lambda: False)
+    monkeypatch.setattr("jumok.model.attention._HAS_AMX", False)
     torch.manual_seed(0)
     layer, x = MultiHeadAttention(32, 4, causal=True), torch.randn(2, 9, 32)
     kinds: list[torch.dtype] = []

@@ -5,7 +5,6 @@ B batch, H heads, G key heads, T tokens (Tq, Tk), D head_dim, E emb_dim.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 
 Turn = tuple[Tensor, Tensor]
 KeysValues = tuple[Tensor, Tensor]
+
+_HAS_AMX = torch.cpu._is_amx_tile_supported()
 
 __all__ = ["CrossAttention", "KeysValues", "MultiHeadAttention", "RotaryTable", "Turn"]
 
@@ -264,15 +265,10 @@ def _as_learned(projected: Tensor) -> Tensor:
         and projected.is_cpu
         and projected.requires_grad
         and torch.is_autocast_enabled("cpu")
-        and not _has_amx()
+        and not _HAS_AMX
     ):
         return projected.float()
     return projected
-
-
-@cache
-def _has_amx() -> bool:
-    return torch.cpu._is_amx_tile_supported()
 
 
 def _joined(mixed: Tensor) -> Tensor:
