@@ -10,11 +10,13 @@ import { Selection } from "./selection.svelte";
 import type { Theme } from "./theme";
 
 const KEY = Symbol("page");
-let pages = 0;
 
 export class Page {
-  /** Tells the elements of two widgets in one notebook apart. */
-  readonly id = `jumok-${++pages}`;
+  /**
+   * Tells the elements of two widgets in one notebook apart: by chance, since each widget may have
+   * loaded this module for itself.
+   */
+  readonly id = `jumok-${Math.random().toString(36).slice(2, 10)}`;
   readonly selection = new Selection();
   language = $state<Language>("en");
   theme = $state<Theme>("system");
