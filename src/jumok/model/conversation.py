@@ -18,6 +18,7 @@ from jumok.model.added_text import AddedText
 from jumok.model.cache import KeyValueCache
 from jumok.model.foreign import ForeignDecoder
 from jumok.model.sampling import Sampler
+from jumok.model.steps import ShortSteps
 from jumok.model.transformer import Decoder
 from jumok.tokens import Tokenizer, as_tokenizer
 from jumok.tokens.chat import prompt_text
@@ -246,6 +247,7 @@ class _Known:
 
     def __init__(self, model: Decoder | ForeignDecoder) -> None:
         self._model = model
+        self._steps = ShortSteps(model)
         self._forget()
 
     def _forget(self) -> None:
@@ -267,10 +269,14 @@ class _Known:
 
     def read(self, ids: list[int]) -> Tensor:
         """Read further tokens; the logits of the one after them (1, V)."""
-        place = next(self._model.parameters()).device
+        new = torch.tensor([ids], device=next(self._model.parameters()).device)
+        logits: Tensor
         try:
             with torch.no_grad():
-                logits: Tensor = self._model(torch.tensor([ids], device=place), None, self.cache, 1)
+                if self._steps.can_take(new, self.cache):
+                    logits = self._steps(new, self.cache, last=1)
+                else:
+                    logits = self._model(new, None, self.cache, 1)
         except BaseException:  # some layers have read them, others haven't
             self._forget()
             raise
