@@ -15,7 +15,7 @@ export const en = {
   key: "Key",
   weight: "Weight",
   rank: "Rank",
-  rankOf: (rank: number, visible: string) => `${rank} of ${visible} keys it sees`,
+  rankOf: (rank: string, visible: string) => `${rank} of ${visible} keys it sees`,
   hidden: "hidden: this query may not see this key",
   pinned: "Pinned",
   unpin: "Unpin",

@@ -36,7 +36,7 @@ interface Asked {
 }
 
 const KEPT = 320; // tiles: 80 MiB of numbers and as much of colours
-const AT_ONCE = 6; // as many connections as a browser opens to one server
+const AT_ONCE = 4; // of the 6 connections that a browser opens: the pointer asks, too
 const DRAFT_FROM = 8192; // tokens that one coarse tile spans
 
 export class Tiles {
