@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -121,7 +122,8 @@ def test_a_cut_text_keeps_its_end_token() -> None:
     [
         ((None, ["a", 3]), TypeError, r"int \(3\)"),
         ((None, [""]), ValueError, "no token"),
-        ((Decoder(SMALL), ["a"]), TypeError, "takes an Encoder, such as minilm; this Decoder"),
+        ((Decoder(SMALL), ["a"]), ValueError, r"this Decoder's folder has no modules\.json"),
+        ((torch.nn.Linear(2, 2), ["a"]), TypeError, "takes an Encoder.* or a Decoder; this Linear"),
     ],
 )
 def test_what_cannot_be_embedded(
@@ -245,4 +247,90 @@ def test_modules_that_are_not_known_are_named(tmp_path: Path) -> None:
         jumok.load(folder)
     (folder / "modules.json").write_text("[{}]")
     with pytest.raises(ValueError, match=r"modules.json is damaged"):
+        jumok.load(folder)
+
+
+# -- decoders ----------------------------------------------------------------------------------
+
+
+def reader_folder(kind: str, folder: Path) -> Path:
+    """A decoder that sums a text up in its last token, as Qwen3-Embedding's folder is."""
+    settings = {
+        "vocab_size": 300,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 40,
+    }
+    if kind == "Qwen3":
+        settings |= {"num_key_value_heads": 1, "head_dim": 8}
+    model_class = getattr(transformers, f"{kind}ForCausalLM")
+    torch.manual_seed(3)
+    inner = model_class(model_class.config_class(**settings, initializer_range=0.3))
+    inner.save_pretrained(folder)
+    byte_tokenizer().save(folder)
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<end>"])
+    end = tokenizer.token_to_id("<end>")
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A <end>", special_tokens=[("<end>", end)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    base = "sentence_transformers.models"
+    write_json(folder / "modules.json", [
+        {"idx": 0, "name": "0", "path": "", "type": f"{base}.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{base}.Pooling"},
+        {"idx": 2, "name": "2", "path": "2_Normalize", "type": f"{base}.Normalize"},
+    ])  # fmt: skip
+    pooling = {"word_embedding_dimension": 16, "include_prompt": True}
+    pooling |= {key: name == "lasttoken" for name, key in KEYS.items()}
+    write_json(folder / "1_Pooling" / "config.json", pooling)
+    prompts = {"query": "Find: ", "document": ""}
+    write_json(
+        folder / "config_sentence_transformers.json",
+        {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "cosine"},
+    )
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["Qwen3", "GPTNeoX"])
+def test_decoders_that_were_trained_to_read(kind: str, tmp_path: Path) -> None:
+    folder = reader_folder(kind, tmp_path / "one")
+    model, tokenizer = jumok.load(folder)
+    assert isinstance(model, Decoder) is (kind == "Qwen3")
+    body = transformers.AutoModel.from_pretrained(folder).eval()
+    found = jumok.embed(model, tokenizer, [*TEXTS[:2], "x"], batch_size=2)
+    asked = jumok.embed(model, tokenizer, [*TEXTS[:2], "x"], prompt="query")
+    for vectors, before in ((found, ""), (asked, "Find: ")):
+        for text, vector in zip([*TEXTS[:2], "x"], vectors, strict=True):
+            ids = tokenizer.encode(before + text)
+            assert ids[-1] == tokenizer.encode("")[0]
+            with torch.no_grad():
+                last = body(torch.tensor([ids])).last_hidden_state[0, -1]
+            torch.testing.assert_close(vector, last / last.norm(), rtol=0, atol=1e-5)
+    cut = jumok.embed(model, tokenizer, "ab" * 30, truncate=True)
+    torch.testing.assert_close(cut, jumok.embed(model, tokenizer, "ab" * 19 + "a"))
+    with pytest.raises(ValueError, match=r"prompt='ask'.* has 'query', 'document'"):
+        jumok.embed(model, tokenizer, "x", prompt="ask")
+    jumok.save(model, tmp_path / "again", tokenizer)
+    again, _ = jumok.load(tmp_path / "again")
+    torch.testing.assert_close(jumok.embed(again, tokenizer, "x", prompt="query"), asked[2])
+
+
+def test_a_default_prompt_and_small_letters(tmp_path: Path) -> None:
+    folder = sentence_folder(tmp_path / "one", ["mean"], False, True)
+    plain, tokenizer = jumok.load(folder)
+    expected = jumok.embed(plain, tokenizer, "ask: xyz"[:8])
+    prompts = {"prompts": {"q": "Ask: "}, "default_prompt_name": "q"}
+    write_json(folder / "config_sentence_transformers.json", prompts)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 8, "do_lower_case": True})
+    model, _ = jumok.load(folder)
+    assert torch.equal(jumok.embed(model, tokenizer, "XyZ"), expected)
+    jumok.save(model, tmp_path / "again", tokenizer)
+    again, _ = jumok.load(tmp_path / "again")
+    assert torch.equal(jumok.embed(again, tokenizer, "xYZ"), expected)
+    pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
+    write_json(folder / "1_Pooling" / "config.json", {**pooling, "include_prompt": False})
+    with pytest.warns(UserWarning, match="include_prompt = false is not supported"):
         jumok.load(folder)

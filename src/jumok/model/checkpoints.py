@@ -12,7 +12,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,19 @@ def read_folder(
     if not path.is_file():
         raise FileNotFoundError(f"{folder} has no config.json, so it is no checkpoint folder")
     settings = Settings(read_json(path), str(path))
-    kind = settings.need("model_type")
+    kind = settings.take("model_type", None)
+    if kind is None:
+        raise ValueError(f"{path} has no 'model_type', so nobody knows what the model is")
     if kind not in FAMILIES:
         raise NotSupportedError(
             f"{path}: model_type = {kind!r} is not supported (only {', '.join(FAMILIES)})"
         )
     family = FAMILIES[kind]
-    config = _generation_settings(family.read(settings), folder / "generation_config.json")
+    try:
+        config = family.read(settings)
+    except (TypeError, AttributeError) as error:  # such as a list where a number is due
+        raise ValueError(f"{path} has a setting of the wrong kind: {error}") from error
+    config = _generation_settings(config, folder / "generation_config.json")
     tensors = open_safetensors(weight_files(folder))
     tensors = {_canonical(name, family): read for name, read in tensors.items()}
     return build(family, config, tensors, str(folder), dtype, device)
@@ -331,13 +337,44 @@ def _account_for(family: Family, rest: set[str], source: str) -> None:
 
 
 def _family_for(model: Model) -> Family:
-    for family in FAMILIES.values():
-        if isinstance(model, family.model) and family.expresses(model.config):
+    closest: tuple[str, dict[str, tuple[Any, Any]]] | None = None
+    families = [family for family in FAMILIES.values() if isinstance(model, family.model)]
+    for family in families:
+        found = family.differences(model.config)
+        if found == {}:
             return family
+        if found is not None and (closest is None or len(found) < len(closest[1])):
+            closest = family.name, found
+    kind = type(model).__name__
+    if closest is None:
+        names = ", ".join(family.name for family in families)
+        reason = f"none of {names} has {_brief(model.config)}"
+    else:
+        listed = [
+            f"{name} = {_brief(theirs)} instead of {_brief(mine)}"
+            for name, (mine, theirs) in list(closest[1].items())[:4]
+        ]
+        more = f" and {len(closest[1]) - 4} more" if len(closest[1]) > 4 else ""
+        reason = f"{closest[0]} comes closest, but has {', '.join(listed)}{more}"
     raise ValueError(
-        f"no published family ({', '.join(FAMILIES)}) can express this {type(model).__name__}, so "
-        f"it can't be saved as a checkpoint for transformers: {model.config}"
+        f"no published family can express this {kind}, so it can't be saved as a folder that "
+        f"transformers reads: {reason}. Change that, or keep the weights alone with "
+        f"safetensors.torch.save_model(model, 'weights.safetensors'); load_model puts them into "
+        f"another {kind} of this config"
     )
+
+
+def _brief(value: Any) -> str:
+    """A value; of an object only what is not as usual, and long ones cut."""
+    text = repr(value)
+    if is_dataclass(value):
+        unusual = [
+            f"{one.name}={getattr(value, one.name)!r}"
+            for one in fields(value)
+            if getattr(value, one.name) != one.default
+        ]
+        text = f"{type(value).__name__}({', '.join(unusual)})"
+    return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def _parts(piece: Piece, ours: str, tensor: Tensor, model: Model) -> list[Tensor]:

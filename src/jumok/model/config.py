@@ -34,6 +34,10 @@ class Rotary:
     scaling: Scaling | None = None
     local_theta: float | None = None
 
+    def __post_init__(self) -> None:
+        if self.local_theta == self.theta:  # said twice
+            object.__setattr__(self, "local_theta", None)
+
 
 @dataclass(frozen=True)
 class Learned:

@@ -134,6 +134,10 @@ class ForeignModel(nn.Module):
 class ForeignDecoder(ForeignModel):
     """A causal model that transformers runs; called like a `jumok.Decoder`."""
 
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.sentence_head: SentenceHead | None = None
+
     def forward(
         self,
         ids: Tensor,
@@ -157,6 +161,17 @@ class ForeignDecoder(ForeignModel):
             cache.inner = output[self._cache_name]
         logits: Tensor = output.logits
         return logits if last is None else logits[:, -last:]
+
+    def hidden(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """What logits are made of, (B, T) → (B, T, E); see `Decoder.hidden`."""
+        mask = read_inputs(ids, mask)
+        seen = None if mask is None else mask.long()
+        body = self.inner.base_model
+        more: dict[str, Any] = self._cached(None)
+        if mask is not None and "position_ids" in self._takes:
+            more["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+        hidden: Tensor = body(input_ids=ids, attention_mask=seen, **more).last_hidden_state
+        return hidden
 
     def new_cache(self, room: int | None = None) -> ForeignCache:
         """An empty cache of keys and values for this model."""

@@ -13,11 +13,11 @@ import torch
 
 from jumok.model.checkpoints import Model, read_folder, write_folder
 from jumok.model.families import NotSupportedError
-from jumok.model.foreign import ForeignEncoder, ForeignModel, read_with_transformers
+from jumok.model.foreign import ForeignDecoder, ForeignEncoder, ForeignModel, read_with_transformers
 from jumok.model.gguf_files import open_gguf, read_gguf
 from jumok.model.pooling import read_head, write_head
 from jumok.model.quantised import Weights, is_quantised, quantise
-from jumok.model.transformer import Encoder
+from jumok.model.transformer import Decoder, Encoder
 from jumok.model.weight_files import open_safetensors, weight_files
 from jumok.model.zoo import ZOO, FetchError, model_folder
 from jumok.tokens import Tokenizer, as_tokenizer
@@ -141,7 +141,7 @@ def _read_folder(
         model = read_folder(folder, dtype, device)
     except NotSupportedError as error:
         model = _fall_back(folder, dtype, device, error)
-    if isinstance(model, (Encoder, ForeignEncoder)):
+    if isinstance(model, (Decoder, Encoder, ForeignDecoder, ForeignEncoder)):
         try:
             model.sentence_head = read_head(folder)
         except NotSupportedError as error:

@@ -9,7 +9,8 @@ B batch, T tokens, E emb_dim.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +43,11 @@ _NAMES = {
     "lasttoken": "last",
 }
 _SENTENCE = "sentence_embedding"
+_PROMPTS = "config_sentence_transformers.json"
+_LIMITS = ("sentence_bert_config.json", *(
+    f"sentence_{kind}_config.json"
+    for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+))  # fmt: skip
 _ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu",
                 "Sigmoid": "sigmoid", "SiLU": "silu"}  # fmt: skip
 
@@ -69,11 +75,17 @@ class SentenceHead:
         modes: how hidden states are summed up; several ways are put side by side.
         steps: `Dense` maps and "normalize", in their order.
         context: how many tokens are read at most, if the folder says so.
+        prompts: name → what is put before a text, such as {"query": "query: "}.
+        prompt: the name of the one that is put there unless another is asked for.
+        lower_case: texts are read in small letters.
     """
 
     modes: tuple[str, ...] = ("mean",)
     steps: tuple[Dense | Literal["normalize"], ...] = ()
     context: int | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    prompt: str | None = None
+    lower_case: bool = False
 
     def __call__(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """(B, T, E) and (B, T) → (B, width)"""
@@ -151,11 +163,26 @@ def read_head(folder: Path) -> SentenceHead | None:
             steps.append(_read_dense(place))
         else:
             raise NotSupportedError(f"{path}: a module {kind} is not supported")
-    return SentenceHead(_read_modes(kinds[1][1]), tuple(steps), _read_context(kinds[0][1]))
+    prompts, prompt = _read_prompts(folder / _PROMPTS)
+    values = read_json(kinds[1][1] / "config.json")
+    if any(prompts.values()) and not values.get("include_prompt", True):
+        raise NotSupportedError(f"{kinds[1][1]}: include_prompt = false is not supported")
+    context, lower_case = _read_limits(kinds[0][1])
+    modes = _read_modes(kinds[1][1], values)
+    return SentenceHead(modes, tuple(steps), context, prompts, prompt, lower_case)
 
 
-def _read_modes(folder: Path) -> tuple[str, ...]:
-    values = read_json(folder / "config.json")
+def _read_prompts(path: Path) -> tuple[dict[str, str], str | None]:
+    values = read_json(path) if path.is_file() else {}
+    prompts, name = values.get("prompts") or {}, values.get("default_prompt_name")
+    if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):
+        raise ValueError(f"{path}: prompts = {prompts!r} must be texts by name")
+    if name is not None and name not in prompts:
+        raise ValueError(f"{path}: default_prompt_name = {name!r} is none of its prompts")
+    return prompts, name
+
+
+def _read_modes(folder: Path, values: Mapping[str, Any]) -> tuple[str, ...]:
     named = values.get("pooling_mode")
     if named is not None:
         names = [named] if isinstance(named, str) else list(named)
@@ -182,10 +209,12 @@ def _read_dense(folder: Path) -> Dense:
     return Dense(tensors["linear.weight"](), bias, activation)
 
 
-def _read_context(folder: Path) -> int | None:
-    path = folder / "sentence_bert_config.json"
-    value = read_json(path).get("max_seq_length") if path.is_file() else None
-    return value if isinstance(value, int) else None
+def _read_limits(folder: Path) -> tuple[int | None, bool]:
+    """How many tokens are read at most, and whether capital letters become small ones."""
+    path = next((folder / name for name in _LIMITS if (folder / name).is_file()), None)
+    values = {} if path is None else read_json(path)
+    value = values.get("max_seq_length")
+    return value if isinstance(value, int) else None, bool(values.get("do_lower_case"))
 
 
 # Writing ------------------------------------------------------------------------------------
@@ -214,8 +243,16 @@ def write_head(head: SentenceHead, folder: Path, emb_dim: int) -> None:
             for number, (path, kind) in enumerate(modules)
         ],
     )
-    if head.context is not None:
-        _write_json(folder / "sentence_bert_config.json", {"max_seq_length": head.context})
+    limits: dict[str, Any] = {} if head.context is None else {"max_seq_length": head.context}
+    if head.lower_case:
+        limits["do_lower_case"] = True
+    if limits:
+        _write_json(folder / _LIMITS[0], limits)
+    if head.prompts:
+        _write_json(
+            folder / _PROMPTS,
+            {"prompts": dict(head.prompts), "default_prompt_name": head.prompt},
+        )
 
 
 def _write_dense(dense: Dense, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whole texts as vectors: the mean of an encoder's hidden states, or as its folder says.
+"""Whole texts as vectors: the mean of an encoder's hidden states, or as a model's folder says.
 
 B batch, T tokens, E emb_dim.
 """
@@ -12,20 +12,25 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from jumok.model.foreign import ForeignEncoder
+from jumok.model.foreign import ForeignDecoder, ForeignEncoder
 from jumok.model.pooling import MODES, SentenceHead, pooled
-from jumok.model.transformer import Encoder
+from jumok.model.transformer import Decoder, Encoder
 from jumok.tokens import as_tokenizer, shortened
 
 __all__ = ["embed", "mean_pooled"]
 
 
+_READERS = (Encoder, ForeignEncoder)
+_WRITERS = (Decoder, ForeignDecoder)
+
+
 def embed(
-    model: Encoder | ForeignEncoder,
+    model: Encoder | Decoder | ForeignEncoder | ForeignDecoder,
     tokenizer: Any,
     texts: str | Sequence[str],
     *,
     pooling: str | None = None,
+    prompt: str | None = None,
     batch_size: int = 32,
     normalize: bool | None = None,
     truncate: bool = False,
@@ -37,12 +42,15 @@ def embed(
     angle between them.
 
     Args:
-        model: an `Encoder` that was trained for it, such as minilm.
+        model: one that was trained for it: an `Encoder`, such as minilm, or a `Decoder` whose
+            folder has a ``modules.json``, such as Qwen3-Embedding.
         tokenizer: its tokenizer; ours or a transformers tokenizer.
         texts: one text, or several.
         pooling: how a text is summed up: "mean", "first" (the first token, called CLS), "last",
             "max", "mean_sqrt_len" or "weighted_mean". `None`: as a folder of sentence-transformers
-            says in ``modules.json``, with its dense maps; "mean" for any other model.
+            says in ``modules.json``, with its dense maps; "mean" for any other encoder.
+        prompt: the name of a prompt of the folder's (``config_sentence_transformers.json``), such
+            as "query", which is put before each text. `None`: the folder's default, if it has one.
         batch_size: how many texts go through the model at once.
         normalize: divide each vector by its length. `None`: as ``modules.json`` says; `True` for
             any other model.
@@ -53,18 +61,19 @@ def embed(
         float32 (texts, E), or (E,) for one text; as wide as the last dense map, if there is one.
 
     Raises:
-        TypeError: a model without hidden states, or texts that are none.
-        ValueError: a text is empty for the tokenizer, or longer than the model's context.
+        TypeError: a model that reads no text as a whole, or texts that are none.
+        ValueError: a text is empty for the tokenizer, or longer than the model's context; a decoder
+            whose folder doesn't say how it sums a text up; no such pooling or prompt.
 
     Example:
         >>> model, tokenizer = jumok.load("minilm")
         >>> one, other = jumok.embed(model, tokenizer, ["A cat sleeps.", "A kitten naps."])
         >>> similarity = one @ other
     """
-    if not isinstance(model, (Encoder, ForeignEncoder)):
+    if not isinstance(model, (*_READERS, *_WRITERS)):
         raise TypeError(
-            f"embed takes an Encoder, such as minilm; this {type(model).__name__} was not made to "
-            f"read a text as a whole"
+            f"embed takes an Encoder, such as minilm, or a Decoder; this {type(model).__name__} "
+            f"was not made to read a text as a whole"
         )
     if isinstance(texts, str):
         vectors = embed(
@@ -72,6 +81,7 @@ def embed(
             tokenizer,
             [texts],
             pooling=pooling,
+            prompt=prompt,
             batch_size=batch_size,
             normalize=normalize,
             truncate=truncate,
@@ -79,13 +89,22 @@ def embed(
         return vectors[0]
     if pooling is not None and pooling not in MODES:
         raise ValueError(f"pooling={pooling!r}: one of {', '.join(MODES)}")
-    named: SentenceHead | None = getattr(model, "sentence_head", None)
+    named = model.sentence_head
+    if named is None and pooling is None and isinstance(model, _WRITERS):
+        raise ValueError(
+            f"this {type(model).__name__}'s folder has no modules.json that says how it sums a "
+            f"text up, so it was probably trained to write. Take an encoder, such as minilm; or, "
+            f"if its card says that it gives embeddings, pass the pooling it names: pooling='last'"
+        )
+    before = _prompt(named, prompt)
     if pooling is None and named is not None:
         head = named if normalize is not False else named.unnormalized()
     else:
         head, normalize = SentenceHead((pooling or "mean",)), normalize is not False
     context = min(model.config.context, (named and named.context) or model.config.context)
-    encoded = [_ids(context, as_tokenizer(tokenizer), text, truncate) for text in texts]
+    tokenizer = as_tokenizer(tokenizer)
+    lower = named is not None and named.lower_case
+    encoded = [_ids(context, tokenizer, before, text, lower, truncate) for text in texts]
     if batch_size < 1:
         raise ValueError(f"batch_size={batch_size}: at least 1")
     place = next(model.parameters()).device
@@ -96,8 +115,8 @@ def embed(
         with torch.no_grad():
             for rows, ids, mask in _batches(encoded, batch_size, model.config.pad_id or 0):
                 ids, mask = ids.to(place), mask.to(place)
-                hidden = model(ids, mask).float()
-                vectors[rows] = head(hidden, mask)
+                read = model.hidden if isinstance(model, _WRITERS) else model
+                vectors[rows] = head(read(ids, mask).float(), mask)
     finally:
         model.train(was_training)
     return F.normalize(vectors, dim=-1) if normalize else vectors
@@ -108,10 +127,28 @@ def mean_pooled(hidden: Tensor, mask: Tensor) -> Tensor:
     return pooled(hidden, mask, "mean")
 
 
-def _ids(context: int, tokenizer: Any, text: str, truncate: bool) -> list[int]:
+def _prompt(head: SentenceHead | None, name: str | None) -> str:
+    """What is put before each text."""
+    prompts = {} if head is None else head.prompts
+    name = head.prompt if name is None and head is not None else name
+    if name is None:
+        return ""
+    if name not in prompts:
+        known = ", ".join(map(repr, prompts)) or "none"
+        raise ValueError(
+            f"prompt={name!r}: the model's folder has {known}; any other text can be put before "
+            f"the texts themselves"
+        )
+    return prompts[name]
+
+
+def _ids(
+    context: int, tokenizer: Any, before: str, text: str, lower: bool, truncate: bool
+) -> list[int]:
     if not isinstance(text, str):
         raise TypeError(f"embed takes texts; got {type(text).__name__} ({text!r})")
-    ids: list[int] = tokenizer.encode(text)
+    whole = before + text
+    ids: list[int] = tokenizer.encode(whole.lower() if lower else whole)
     if not ids:
         raise ValueError("a text is empty for this model: it gives no token")
     if len(ids) <= context:
@@ -123,8 +160,15 @@ def _ids(context: int, tokenizer: Any, text: str, truncate: bool) -> list[int]:
         )
     # The text is cut, not the tokens that the tokenizer puts around it.
     around = tokenizer.encode("")
-    ends = len(around) // 2 if ids[-1:] == around[-1:] else 0
+    starts = _alike(ids, around)
+    ends = _alike(ids[::-1], around[starts:][::-1])
     return ids[: context - ends] + ids[len(ids) - ends :]
+
+
+def _alike(one: list[int], other: list[int]) -> int:
+    """How many of the first numbers are the same in both."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _batches(

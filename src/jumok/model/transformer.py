@@ -40,6 +40,9 @@ class Decoder(nn.Module):
     Args:
         config: what it is made of. Weights are fresh: train them, or see `jumok.load`.
 
+    Attributes:
+        sentence_head: how `jumok.embed` sums a text up, if the model's folder says so.
+
     Example:
         >>> model = Decoder(Config(vocab_size=256, emb_dim=64, n_layers=2, n_heads=4))
         >>> model(torch.tensor([[1, 2, 3]])).shape
@@ -51,6 +54,7 @@ class Decoder(nn.Module):
         if isinstance(config.positions, Learned) and config.positions.pad_id is not None:
             raise ValueError(f"{config.positions} numbers the tokens of an Encoder, not a Decoder")
         self.config = config
+        self.sentence_head: SentenceHead | None = None
         self.embedding = table(config.vocab_size, config.emb_dim)
         self.positions = added_positions(config)
         self.dropout = nn.Dropout(config.dropout)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from jumok.model.config import Config, EncoderDecoderConfig, FeedForwardKind
@@ -88,15 +88,42 @@ class Family:
 
     def expresses(self, config: Config | EncoderDecoderConfig) -> bool:
         """Whether this family can say all that ``config`` says."""
+        return self.differences(config) == {}
+
+    def differences(
+        self, config: Config | EncoderDecoderConfig
+    ) -> dict[str, tuple[Any, Any]] | None:
+        """What this family cannot say of ``config``.
+
+        Returns:
+            The name of each field → (its value, what would be read back); of an encoder-decoder
+            ``decoder.norm`` and the like. `None` if it is of another kind altogether.
+        """
         try:
             said = self.read(Settings(self.write(config), "config"))
-        except (ValueError, TypeError, AttributeError):  # of another kind altogether
-            return False
+        except (ValueError, TypeError, AttributeError):
+            return None
         if isinstance(config, Config):  # these are told by their tensors, or by another file
             config = replace(config, pooler=False, masked_head=False)
-        elif "head_bias" in self.names:
-            config = replace(config, head_bias=said.head_bias)
-        return bool(said == config)
+        else:
+            if "head_bias" in self.names:
+                config = replace(config, head_bias=said.head_bias)
+            unused = {name: getattr(said.encoder, name) for name in _OF_TARGETS}
+            config = replace(config, encoder=replace(config.encoder, **unused))
+        return dict(_differences(config, said))
+
+
+# What is asked of the decoder's side alone.
+_OF_TARGETS = ("bos_id", "eos_ids", "pad_id", "suppressed_ids", "tied_head")
+
+
+def _differences(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
+    for each in fields(one):
+        mine, theirs = getattr(one, each.name), getattr(other, each.name)
+        if isinstance(mine, Config) and isinstance(theirs, Config):
+            yield from _differences(mine, theirs, f"{path}{each.name}.")
+        elif mine != theirs:
+            yield f"{path}{each.name}", (mine, theirs)
 
 
 # What several families share.
@@ -117,7 +144,7 @@ def special_ids(settings: Settings, pad_id: int | None = None) -> dict[str, Any]
     return {
         "bos_id": settings.take("bos_token_id", None),
         "eos_ids": () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
-        "pad_id": settings.take("pad_token_id", pad_id),
+        "pad_id": settings.take_or_none("pad_token_id", pad_id),
         "suppressed_ids": suppressed_ids(settings.values),
     }
 

@@ -20,12 +20,12 @@ def _read_gemma(settings: Settings) -> Config:
     bias = settings.take("attention_bias", False)
     return read_llama_like(
         settings,
+        context=8192,
         norm="unit_offset_rms",
         feed_forward="geglu_tanh",
         embedding_scale=math.sqrt(settings.need("hidden_size")),
         head_dim=settings.take("head_dim", None) or 256,
         n_kv_heads=settings.take("num_key_value_heads", 16),
-        context=settings.take("max_position_embeddings", 8192),
         tied_head=settings.take("tie_word_embeddings", True),
         qkv_bias=bias,
         output_bias=bias,

@@ -39,8 +39,14 @@ NAMES = {
 }
 
 
-def read_llama_like(settings: Settings, **special: Any) -> Config:
-    """The settings that all families of this kind share; ``special`` is what they do not."""
+def read_llama_like(settings: Settings, *, context: int = 2048, **special: Any) -> Config:
+    """The settings that all families of this kind share.
+
+    Args:
+        settings: of the file.
+        context: number of positions, if the file doesn't say.
+        special: what the families do not share.
+    """
     if "feed_forward" not in special:
         settings.expect("hidden_act", "silu", "swish")
     emb_dim, n_heads = settings.need("hidden_size"), settings.need("num_attention_heads")
@@ -52,8 +58,8 @@ def read_llama_like(settings: Settings, **special: Any) -> Config:
         "n_kv_heads": settings.take("num_key_value_heads", None),
         "head_dim": settings.take("head_dim", None) or emb_dim // n_heads,
         "hidden_dim": settings.need("intermediate_size"),
-        "context": settings.take("max_position_embeddings", 2048),
-        "positions": read_rotary(settings),
+        "context": settings.take("max_position_embeddings", context),
+        "positions": read_rotary(settings, context),
         "norm_eps": settings.take("rms_norm_eps", 1e-6),
         "tied_head": settings.take("tie_word_embeddings", False),
         "attention_dropout": settings.take("attention_dropout", 0.0),
@@ -110,10 +116,11 @@ def _write_llama(config: Config) -> dict[str, Any]:
 
 
 def _read_mistral(settings: Settings) -> Config:
-    window = settings.take("sliding_window", 4096)
+    window = settings.take_or_none("sliding_window", 4096)
     return read_llama_like(
         settings,
-        n_kv_heads=settings.take("num_key_value_heads", 8),
+        context=131_072,
+        n_kv_heads=settings.take_or_none("num_key_value_heads", 8),
         windows=(window,) * settings.need("num_hidden_layers"),
     )
 
@@ -125,7 +132,7 @@ def _write_mistral(config: Config) -> dict[str, Any]:
 def _read_layer_windows(settings: Settings) -> tuple[int | None, ...]:
     """Qwen: the first ``max_window_layers`` layers see everything, unless layers are listed."""
     n_layers = settings.need("num_hidden_layers")
-    window = settings.take("sliding_window", None)
+    window = settings.take_or_none("sliding_window", 4096)
     first = settings.take("max_window_layers", 28)
     if not settings.take("use_sliding_window", False):
         window = None
@@ -152,7 +159,9 @@ def _write_layer_windows(config: Config) -> dict[str, Any]:
 
 
 def _read_qwen2(settings: Settings) -> Config:
-    return read_llama_like(settings, qkv_bias=True, windows=_read_layer_windows(settings))
+    return read_llama_like(
+        settings, context=32_768, qkv_bias=True, windows=_read_layer_windows(settings)
+    )
 
 
 def _write_qwen2(config: Config) -> dict[str, Any]:
@@ -163,6 +172,7 @@ def _read_qwen3(settings: Settings) -> Config:
     bias = settings.take("attention_bias", False)
     return read_llama_like(
         settings,
+        context=32_768,
         head_norm=True,
         qkv_bias=bias,
         output_bias=bias,

@@ -83,7 +83,7 @@ def _read_marian(settings: Settings) -> EncoderDecoderConfig:
         settings.take(f"{name}_layerdrop", 0.0)
     settings.take("is_decoder", False)
     ids = special_ids(settings, 58100)
-    ids["bos_id"] = settings.take("decoder_start_token_id", 58100)
+    ids["bos_id"] = settings.take_or_none("decoder_start_token_id", 58100)
     shared = {
         "emb_dim": emb_dim,
         "context": settings.take("max_position_embeddings", 1024),

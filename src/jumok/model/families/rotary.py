@@ -13,34 +13,55 @@ __all__ = ["read_rotary", "read_scaling", "write_rotary"]
 
 
 def read_scaling(settings: Settings, rope: Mapping[str, Any], context: int) -> Scaling | None:
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    """What ``rope_scaling`` or ``rope_parameters`` say, read to the last key."""
+    kind = rope.get("rope_type") or rope.get("type") or "default"
     known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
-    original = rope.get("original_max_position_embeddings") or context
+
+    def number(key: str) -> Any:
+        known.add(key)
+        value = rope.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            raise ValueError(
+                f"{settings.source}: {key} = {value!r} in the rotary settings, where a number "
+                f"above 0 is due"
+            )
+        return value
+
+    def needed(key: str) -> Any:
+        value = number(key)
+        if value is None:
+            raise ValueError(f"{settings.source}: rotary settings {dict(rope)} lack {key!r}")
+        return value
+
     scaling: Scaling | None = None
     if kind == "linear":
-        known |= {"factor"}
-        scaling = LinearScaling(rope["factor"])
+        scaling = LinearScaling(needed("factor"))
     elif kind == "llama3":
-        known |= {
-            "factor",
-            "low_freq_factor",
-            "high_freq_factor",
-            "original_max_position_embeddings",
-        }
         scaling = Llama3Scaling(
-            rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"], original
+            needed("factor"),
+            needed("low_freq_factor"),
+            needed("high_freq_factor"),
+            number("original_max_position_embeddings") or context,
         )
+        if scaling.low_frequency_factor >= scaling.high_frequency_factor:
+            raise ValueError(
+                f"{settings.source}: rotary settings {dict(rope)}: low_freq_factor must be below "
+                f"high_freq_factor"
+            )
     elif kind == "yarn":
-        optional = ("attention_factor", "mscale", "mscale_all_dim")
-        known |= {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow"}
-        known |= {"truncate", *optional}
+        original = number("original_max_position_embeddings") or context
+        known.add("truncate")
         scaling = YarnScaling(
-            rope.get("factor") or context / original,
+            number("factor") or context / original,
             original,
-            beta_fast=rope.get("beta_fast") or 32.0,
-            beta_slow=rope.get("beta_slow") or 1.0,
-            truncate=rope.get("truncate", True),
-            **{name: rope.get(name) for name in optional},
+            beta_fast=number("beta_fast") or 32.0,
+            beta_slow=number("beta_slow") or 1.0,
+            truncate=bool(rope.get("truncate", True)),
+            attention_factor=number("attention_factor"),
+            mscale=number("mscale"),
+            mscale_all_dim=number("mscale_all_dim"),
         )
     elif kind != "default":
         raise NotSupportedError(
@@ -48,7 +69,7 @@ def read_scaling(settings: Settings, rope: Mapping[str, Any], context: int) -> S
             f"(only default, linear, llama3, yarn)"
         )
     unknown = {key: value for key, value in rope.items() if key not in known and value is not None}
-    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+    if (rope.get("partial_rotary_factor") or 1.0) != 1.0:
         unknown["partial_rotary_factor"] = rope["partial_rotary_factor"]
     if unknown:
         raise NotSupportedError(
@@ -58,18 +79,18 @@ def read_scaling(settings: Settings, rope: Mapping[str, Any], context: int) -> S
     return scaling
 
 
-def read_rotary(settings: Settings) -> Rotary:
-    context = settings.take("max_position_embeddings", 2048)
+def read_rotary(settings: Settings, context: int = 2048) -> Rotary:
+    """Base and scaling, wherever a file has them; ``context`` is the family's default."""
+    context = settings.take("max_position_embeddings", context)
     rope = settings.take("rope_scaling", None) or settings.take("rope_parameters", None) or {}
     settings.take("rope_parameters", None)
     theta = settings.take("rope_theta", None)
     settings.expect("partial_rotary_factor", None, 1.0)
     settings.expect("rope_interleaved", None, False)
     settings.expect("use_mrope", None, False)
-    try:
-        scaling = read_scaling(settings, rope, context)
-    except KeyError as missing:
-        raise ValueError(f"{settings.source}: rotary settings {rope} lack {missing}") from None
+    if not isinstance(rope, Mapping):
+        raise ValueError(f"{settings.source}: rotary settings {rope!r} are no object")
+    scaling = read_scaling(settings, rope, context)
     return Rotary(float(rope.get("rope_theta") or theta or 10_000.0), scaling)
 
 

@@ -30,6 +30,11 @@ _WITHOUT_EFFECT = frozenset(
 )
 
 
+# The kind of a default → the kinds that a value may have.
+_KINDS: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (float, int)}
+_KIND_NAMES = {bool: "true or false", int: "an integer", float: "a number"}
+
+
 class NotSupportedError(ValueError):
     """A model that is in order, but that jumok doesn't build itself."""
 
@@ -47,16 +52,34 @@ class Settings:
         self._known = set(_WITHOUT_EFFECT)
 
     def take(self, key: str, default: Any) -> Any:
-        """The value of ``key``, or ``default`` if it is not there."""
+        """The value of ``key``; ``default`` if it is not there, or null where a number is due.
+
+        Raises:
+            ValueError: a value of another kind than the default's.
+        """
         self._known.add(key)
-        return self.values.get(key, default)
+        value = self.values.get(key, default)
+        kinds = _KINDS.get(type(default))
+        if kinds is None:
+            return value
+        if value is None:
+            return default
+        if not isinstance(value, kinds) or isinstance(value, bool) is not (kinds == (bool,)):
+            raise ValueError(
+                f"{self.source}: {key} = {value!r}, where {_KIND_NAMES[kinds[0]]} is due"
+            )
+        return value
+
+    def take_or_none(self, key: str, default: Any) -> Any:
+        """The value of ``key``, ``default`` if it is not there, and `None` if it is null."""
+        return None if self.values.get(key, default) is None else self.take(key, default)
 
     def need(self, key: str) -> Any:
-        """The value of a key that must be there."""
-        self._known.add(key)
+        """The value of a key that must be there: an integer."""
         if self.values.get(key) is None:
+            self._known.add(key)
             raise ValueError(f"{self.source} has no {key!r}; the model cannot be built without it")
-        return self.values[key]
+        return self.take(key, 0)
 
     def expect(self, key: str, *allowed: Any) -> None:
         """Refuse any value but these; a key that is not there is fine."""

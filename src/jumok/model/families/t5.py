@@ -75,7 +75,7 @@ def _read_t5(settings: Settings) -> EncoderDecoderConfig:
     tied = settings.take("tie_word_embeddings", True)
     scaled = settings.take("scale_decoder_outputs", tied)
     ids = special_ids(settings, 0)
-    ids["bos_id"] = settings.take("decoder_start_token_id", ids["pad_id"])
+    ids["bos_id"] = settings.take_or_none("decoder_start_token_id", ids["pad_id"])
     dropout = settings.take("dropout_rate", 0.1)
     side: dict[str, Any] = {
         "vocab_size": settings.need("vocab_size"),
