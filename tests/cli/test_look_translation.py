@@ -107,7 +107,7 @@ def test_what_the_model_writes_is_what_generate_writes(
     ids = jumok.generate(model, [tokenizer.encode(TEXT)], 6, 0.0)
     assert json.loads(out)["target"] == tokenizer.decode(ids[0].tolist())
     _, shown, _ = run("look", TEXT, "-m", translators["marian"])
-    assert f"It wrote: “{json.loads(out)['target']}”" in shown
+    assert f"it wrote  {json.loads(out)['target']}" in shown
 
 
 def test_what_is_shown(run: Any, translators: dict[str, str], tmp_path: Path) -> None:
@@ -115,7 +115,8 @@ def test_what_is_shown(run: Any, translators: dict[str, str], tmp_path: Path) ->
     path, kept = tmp_path / "p.png", tmp_path / "r.safetensors"
     _, out, err = run(*arguments, "--png", str(path), "--save", str(kept))
     assert "Which words of the source each word of the target read" in out
-    assert f"Target: “{TARGET}”" in out
+    assert f"source  {TEXT}\n  target  {TARGET}" in out
+    assert "apart: special tokens of the source" in out
     assert "Where each word takes its meaning from" in out
     assert path.stat().st_size > 1000
     assert len(jumok.open(kept)) == 6
@@ -143,3 +144,40 @@ def test_what_is_refused(
     )
     assert "after --target is empty" in refused("look", TEXT, "--target", " ", "-m", name)
     assert "has an encoder and a decoder" in refused("report", TEXT, "-m", name)
+
+
+def test_a_word_of_the_source_is_shown_with_its_readers(
+    run: Any, translators: dict[str, str]
+) -> None:
+    arguments = ("look", TEXT, "--target", TARGET, "-m", translators["marian"])
+    _, out, _ = run(*arguments, "--json")
+    found = json.loads(out)["reads"]
+    place = found["words"].index("bank")
+    shares = {one["word"]: one["sources"][place]["share"] for one in found["queries"]}
+    ranked = sorted(shares, key=lambda word: -shares[word])
+    _, shown, _ = run(*arguments, "-w", "bank")
+    assert "Which words of the target read “bank”" in shown
+    assert "   ".join(f"{word} {100 * shares[word]:.0f} %" for word in ranked) in shown
+
+
+def test_the_picture_has_a_row_for_each_word_of_the_target(translators: dict[str, str]) -> None:
+    pytest.importorskip("matplotlib")
+    from jumok.lens.translation import translation
+    from jumok.view.translation import picture
+
+    model, tokenizer = jumok.load(translators["marian"])
+    source, target = tokenizer.encode(TEXT), [256, *tokenizer.encode(TARGET)]
+    with torch.no_grad(), jumok.watch(model) as recording:
+        model(torch.tensor([source]), torch.tensor([target]))
+    data = translation(recording, tokenizer, source, target, text=TEXT)
+    axes = picture(data).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["나는", "갔다"]
+    across = [label.get_text() for label in axes.get_xticklabels()]
+    assert [name for name in across if name in TEXT.split()] == TEXT.split()
+    expected = [[one.share for one in query.sources] for query in data.reads.queries]
+    assert axes.texts
+    drawn = [[f"{100 * share:.0f}" for share in row] for row in expected]
+    assert [text.get_text() for text in axes.texts] == [one for row in drawn for one in row]
+    torch.testing.assert_close(
+        torch.tensor(axes.images[0].get_array().data), 100 * torch.tensor(expected).double()
+    )

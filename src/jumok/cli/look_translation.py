@@ -59,12 +59,13 @@ def look_translation(
             f"{reader.name} wrote no word; give one with --target TEXT" if target is None
             else f"--target {target!r} has no word for {reader.name}"
         )  # fmt: skip
+    whole = None
     if word is not None:
-        data = _of_word(data, word)
+        whole, data = data, _of_word(data, word)
     if png is not None:
         from jumok.view.translation import picture
 
-        draw(picture(data), png)
+        draw(picture(data if data.reads.queries else whole or data), png)
     page.write([recording], [text])
     if page.serve:
         page.show([recording], [text])
@@ -74,7 +75,7 @@ def look_translation(
         return
     from jumok.view.translation import look_translation as shown
 
-    show(shown(data, word is not None, target is None))
+    show(shown(data, whole, target is None))
 
 
 def _target(reader: Reader, source: list[int], target: str | None) -> list[int]:

@@ -175,23 +175,6 @@ def picture(data: Sources, against: Sources | None = None, *, width: float = 16.
     return page.finish(top + margin)
 
 
-def heat_map(
-    values: Any, row_names: Sequence[str], column_names: Sequence[str], title: str, width: float
-) -> "Figure":
-    """Values (rows, columns) in colour; more than 48 names are left out."""
-    check_width(width)
-    rows, columns = values.shape
-    return _heat(
-        values,
-        (rows, columns),
-        row_names if rows <= MOST_LABELS else None,
-        column_names if columns <= MOST_LABELS else None,
-        False,
-        title,
-        width,
-    )
-
-
 def check_width(width: float) -> None:
     _need_matplotlib()
     if not NARROWEST <= width <= WIDEST:
