@@ -17,6 +17,7 @@ import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
+from jumok.model.cache import KeyValueCache
 from jumok.model.config import Config, Learned
 from jumok.model.conversation import Conversation
 from jumok.model.generate import generate
@@ -107,13 +108,13 @@ def test_answers_are_those_of_a_fresh_run(config: Config, template: str) -> None
 def test_only_new_tokens_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     talk = conversation()
     read: list[int] = []
-    forward = Decoder.forward
+    admit = KeyValueCache.admit
 
-    def counted(self: Decoder, ids: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
-        read.append(ids.shape[1])
-        return forward(self, ids, *rest, **named)
+    def counted(self: KeyValueCache, batch: int, new: int, mask: Any) -> Any:
+        read.append(new)
+        return admit(self, batch, new, mask)
 
-    monkeypatch.setattr(Decoder, "forward", counted)
+    monkeypatch.setattr(KeyValueCache, "admit", counted)
     answer(talk, "hello")
     first = talk.last
     assert first is not None
