@@ -8,10 +8,11 @@ Pickle is never loaded.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,14 @@ from torch import Tensor
 from jumok.model.config import Config, EncoderDecoderConfig
 from jumok.model.encoder_decoder import EncoderDecoder
 from jumok.model.families import FAMILIES, Family, Model, NotSupportedError, Piece, Settings
-from jumok.model.families.family import suppressed_ids
+from jumok.model.families.family import read_ids, suppressed_ids
 from jumok.model.transformer import Decoder, Encoder
 from jumok.model.weight_files import open_safetensors, read_json, replace_file, weight_files
 
 __all__ = ["Model", "build", "published_rows", "read_folder", "write_folder"]
 
 AnyConfig = Config | EncoderDecoderConfig
+_DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 Tensors = Mapping[str, Callable[[], Tensor]]  # name → a function that reads it
 
 
@@ -53,7 +55,7 @@ def read_folder(
     folder = Path(folder)
     path = folder / "config.json"
     if not path.is_file():
-        raise FileNotFoundError(f"{folder} has no config.json, so it is no checkpoint folder")
+        raise FileNotFoundError(f"{folder} has no config.json, {_what_else(folder)}")
     settings = Settings(read_json(path), str(path))
     kind = settings.take("model_type", None)
     if kind is None:
@@ -101,6 +103,7 @@ def build(
     }
     if getattr(config, "shared_embedding", True):
         tensors = _without_copies(family, tensors, source)
+    said = config
     config = _settle(family, config, tensors, names, source)
     with torch.device("meta"):  # shapes without numbers: nothing is initialised in vain
         model: Model = family.model(config)  # type: ignore[arg-type]
@@ -115,10 +118,20 @@ def build(
                 f"{source} lacks the tensor {missing[0]!r} that a {family.name} model with these "
                 f"settings needs (as part of {ours})"
             )
-        state[ours] = _assemble(piece, tensors, wanted, source).to(device=device, dtype=dtype)
+        sizes = _sizes(piece, ours, wanted, model)
+        state[ours] = _assemble(piece, tensors, wanted.shape, sizes, source)
+    dtype = dtype or _one_dtype(state)
+    state = {ours: tensor.to(device=device, dtype=dtype) for ours, tensor in state.items()}
     if config.tied_head:
         used.update(names["head.weight"].theirs if "head.weight" in names else ())
     _account_for(family, set(tensors) - used, source)
+    if "head.weight" in names and config.tied_head and not said.tied_head:
+        (head,) = names["head.weight"].theirs
+        warnings.warn(
+            f"{source} has no {head!r} though its settings say that the head is not tied; "
+            f"using the embedding table as the head",
+            stacklevel=3,
+        )
     model.load_state_dict(state, assign=True)
     return model.eval()
 
@@ -193,6 +206,18 @@ def published_rows(model: Model, ours: str, rows: Tensor) -> tuple[dict[str, Ten
     return dict(zip(names, parts, strict=True)), piece.flipped
 
 
+def _what_else(folder: Path) -> str:
+    """What a folder without config.json is."""
+    if (folder / "adapter_config.json").is_file():
+        return (
+            "but adapter_config.json: it is an adapter, which changes another model. Merge it "
+            "with that: in peft, model.merge_and_unload().save_pretrained(folder)"
+        )
+    if files := sorted(folder.glob("*.gguf")):
+        return f"but {files[0].name}: give that file itself, {files[0]}"
+    return "so it is no checkpoint folder"
+
+
 # Reading --------------------------------------------------------------------------------------
 
 
@@ -215,19 +240,32 @@ def _piece(names: Mapping[str, Piece], ours: str) -> Piece:
     return replace(piece, theirs=tuple(n.replace("{i}", number[1]) for n in piece.theirs))
 
 
-def _assemble(piece: Piece, tensors: Tensors, wanted: Tensor, source: str) -> Tensor:
+def _assemble(
+    piece: Piece, tensors: Tensors, shape: torch.Size, sizes: Sequence[int], source: str
+) -> Tensor:
+    """Ours, (N, …), out of theirs, whose numbers of rows are ``sizes``."""
     parts = [tensors[name]() for name in piece.theirs]
+    for name, part in zip(piece.theirs, parts, strict=True):
+        if part.dtype not in _DTYPES:
+            raise ValueError(
+                f"{source}: {name} is stored as {str(part.dtype).removeprefix('torch.')}, which "
+                f"means nothing without the scales of its quantisation; take a checkpoint in "
+                f"float32, bfloat16 or float16"
+            )
     if piece.flipped:
         parts = [part.T.contiguous() if part.ndim == 2 else part for part in parts]
     if piece.as_row:
         parts = [part[0] if part.ndim == 2 and len(part) == 1 else part for part in parts]
-    fits = all(part.shape[1:] == wanted.shape[1:] for part in parts)
-    if not fits or sum(part.shape[0] if part.ndim else 0 for part in parts) != wanted.shape[0]:
+    if [part.shape for part in parts] != [(size, *shape[1:]) for size in sizes]:
         found = ", ".join(f"{n} {tuple(p.shape)}" for n, p in zip(piece.theirs, parts, strict=True))
-        raise ValueError(
-            f"{source}: {found} cannot make up {tuple(wanted.shape)}, which the settings ask for"
-        )
+        wanted = ", ".join(str((size, *shape[1:])) for size in sizes)
+        raise ValueError(f"{source}: {found}, where the settings ask for {wanted}")
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _one_dtype(state: Mapping[str, Tensor]) -> torch.dtype:
+    """The one that holds all numbers of a file that mixes several."""
+    return functools.reduce(torch.promote_types, {tensor.dtype for tensor in state.values()})
 
 
 def _generation_settings(config: AnyConfig, path: Path) -> AnyConfig:
@@ -236,9 +274,9 @@ def _generation_settings(config: AnyConfig, path: Path) -> AnyConfig:
         return config
     values = read_json(path)
     changes: dict[str, Any] = {}
-    eos = values.get("eos_token_id")
-    if eos is not None:
-        changes["eos_ids"] = tuple(eos) if isinstance(eos, list) else (eos,)
+    eos = read_ids(values, "eos_token_id", str(path))
+    if eos:
+        changes["eos_ids"] = eos
     if suppressed := suppressed_ids(values):
         changes["suppressed_ids"] = suppressed
     if isinstance(config, EncoderDecoderConfig):
@@ -287,7 +325,7 @@ def _settle(
                 f"{special!r}, and this model {config.feed_forward!r}; one for both is supported"
             )
         return replace(config, pooler=has("pooler.weight"), masked_head=has("masked_head.bias"))
-    tied = _is_head_tied(config, tensors, names, source)
+    tied = _is_head_tied(config, tensors, names)
     if isinstance(config, EncoderDecoderConfig):
         encoder = replace(config.encoder, tied_head=tied)
         decoder = replace(config.decoder, tied_head=tied)
@@ -295,20 +333,12 @@ def _settle(
     return replace(config, tied_head=tied)
 
 
-def _is_head_tied(
-    config: AnyConfig, tensors: Tensors, names: Mapping[str, Piece], source: str
-) -> bool:
+def _is_head_tied(config: AnyConfig, tensors: Tensors, names: Mapping[str, Piece]) -> bool:
     """Is the output head the embedding table?"""
     tables = ("target_embedding.weight", "encoder.embedding.weight", "embedding.weight")
     table_name = next(name for name in tables if name in names)
     (head,), (table,) = names["head.weight"].theirs, names[table_name].theirs
     if head not in tensors:
-        if not config.tied_head:
-            warnings.warn(
-                f"{source} has no {head!r} though its settings say that the head is not tied; "
-                f"using the embedding table as the head",
-                stacklevel=5,
-            )
         return True
     if config.tied_head and table in tensors:
         return torch.equal(tensors[head](), tensors[table]())
@@ -379,8 +409,13 @@ def _brief(value: Any) -> str:
 
 def _parts(piece: Piece, ours: str, tensor: Tensor, model: Model) -> list[Tensor]:
     """Our tensor, taken apart into theirs."""
+    return list(torch.split(tensor, _sizes(piece, ours, tensor, model)))
+
+
+def _sizes(piece: Piece, ours: str, tensor: Tensor, model: Model) -> list[int]:
+    """How many rows each of theirs has."""
     if ".attention.qkv." not in ours or len(piece.theirs) == 1:
-        return list(tensor.chunk(len(piece.theirs)))
+        return [tensor.shape[0] // len(piece.theirs)] * len(piece.theirs)
     attention: Any = model.get_submodule(ours.partition(".qkv.")[0])
     keys = attention.n_kv_heads * attention.head_dim
-    return list(torch.split(tensor, [attention.n_heads * attention.head_dim, keys, keys]))
+    return [attention.n_heads * attention.head_dim, keys, keys]

@@ -38,7 +38,11 @@ def weight_files(folder: Path) -> list[Path]:
         weight_map = read_json(index).get("weight_map")
         if not isinstance(weight_map, dict):
             raise ValueError(f"{index} is damaged: it has no weight_map of tensors to files")
-        shards = sorted({folder / str(name) for name in weight_map.values()})
+        names = {str(name) for name in weight_map.values()}
+        outside = sorted(name for name in names if Path(name).name != name)
+        if outside:
+            raise ValueError(f"{index} names {outside[0]!r}, which is no file of that folder")
+        shards = sorted(folder / name for name in names)
         missing = [shard.name for shard in shards if not shard.is_file()]
         if missing:
             raise FileNotFoundError(f"{folder} lacks {missing} that {index.name} speaks of")
@@ -52,7 +56,11 @@ def weight_files(folder: Path) -> list[Path]:
             f"program, so jumok never does. Convert it where you trust it: with transformers, "
             f"AutoModel.from_pretrained(folder).save_pretrained(new_folder) writes safetensors."
         )
-    raise FileNotFoundError(f"{folder} has no model.safetensors")
+    others = sorted(
+        one.name for kind in ("*.h5", "*.msgpack", "*.onnx") for one in folder.glob(kind)
+    )
+    more = f", only {others[0]}, which jumok doesn't read" if others else ""
+    raise FileNotFoundError(f"{folder} has no model.safetensors{more}")
 
 
 def open_safetensors(paths: Iterable[Path]) -> dict[str, Callable[[], Tensor]]:

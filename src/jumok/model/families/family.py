@@ -19,6 +19,7 @@ __all__ = [
     "Model",
     "Piece",
     "both",
+    "read_ids",
     "special_ids",
     "stack",
     "suppressed_ids",
@@ -140,13 +141,24 @@ ACTIVATION_NAMES = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "si
 
 
 def special_ids(settings: Settings, pad_id: int | None = None) -> dict[str, Any]:
-    eos = settings.take("eos_token_id", None)
+    settings.take("eos_token_id", None)
+    settings.take("bos_token_id", None)
+    bos = read_ids(settings.values, "bos_token_id", settings.source)
     return {
-        "bos_id": settings.take("bos_token_id", None),
-        "eos_ids": () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos),
+        "bos_id": next(iter(bos), None),
+        "eos_ids": read_ids(settings.values, "eos_token_id", settings.source),
         "pad_id": settings.take_or_none("pad_token_id", pad_id),
         "suppressed_ids": suppressed_ids(settings.values),
     }
+
+
+def read_ids(values: Mapping[str, Any], key: str, source: str) -> tuple[int, ...]:
+    """The id, or the ids, under ``key``; none if it is not there."""
+    value = values.get(key)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(one, int) and not isinstance(one, bool) for one in ids):
+        raise ValueError(f"{source}: {key} = {value!r}, where an id or a list of ids is due")
+    return tuple(ids)
 
 
 def suppressed_ids(values: Mapping[str, Any]) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ def _read_gemma(settings: Settings) -> Config:
         norm="unit_offset_rms",
         feed_forward="geglu_tanh",
         embedding_scale=math.sqrt(settings.need("hidden_size")),
-        head_dim=settings.take("head_dim", None) or 256,
+        head_dim=settings.count_or_none("head_dim") or 256,
         n_kv_heads=settings.take("num_key_value_heads", 16),
         tied_head=settings.take("tie_word_embeddings", True),
         qkv_bias=bias,

@@ -44,7 +44,7 @@ def _read_gpt2(settings: Settings) -> Config:
         "emb_dim": emb_dim,
         "n_layers": settings.need("n_layer"),
         "n_heads": settings.need("n_head"),
-        "hidden_dim": settings.take("n_inner", None) or 4 * emb_dim,
+        "hidden_dim": settings.count_or_none("n_inner") or 4 * emb_dim,
         "context": settings.take("n_positions", 1024),
         "positions": Learned(),
         "norm": "layer",

@@ -55,8 +55,8 @@ def read_llama_like(settings: Settings, *, context: int = 2048, **special: Any) 
         "emb_dim": emb_dim,
         "n_layers": settings.need("num_hidden_layers"),
         "n_heads": n_heads,
-        "n_kv_heads": settings.take("num_key_value_heads", None),
-        "head_dim": settings.take("head_dim", None) or emb_dim // n_heads,
+        "n_kv_heads": settings.count_or_none("num_key_value_heads"),
+        "head_dim": settings.count_or_none("head_dim") or emb_dim // n_heads,
         "hidden_dim": settings.need("intermediate_size"),
         "context": settings.take("max_position_embeddings", context),
         "positions": read_rotary(settings, context),
@@ -176,7 +176,7 @@ def _read_qwen3(settings: Settings) -> Config:
         head_norm=True,
         qkv_bias=bias,
         output_bias=bias,
-        head_dim=settings.take("head_dim", None) or 128,
+        head_dim=settings.count_or_none("head_dim") or 128,
         windows=_read_layer_windows(settings),
     )
 

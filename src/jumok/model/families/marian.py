@@ -72,7 +72,7 @@ def _read_marian(settings: Settings) -> EncoderDecoderConfig:
     for key in ("extra_pos_embeddings", "classif_dropout", "_num_labels"):
         settings.take(key, None)  # left over from a larger family
     emb_dim, vocab_size = settings.need("d_model"), settings.need("vocab_size")
-    target_size = settings.take("decoder_vocab_size", None) or vocab_size
+    target_size = settings.count_or_none("decoder_vocab_size") or vocab_size
     if one_table and target_size != vocab_size:
         raise NotSupportedError(
             f"{settings.source}: vocab_size = {vocab_size} and decoder_vocab_size = {target_size}, "

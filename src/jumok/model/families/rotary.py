@@ -84,14 +84,15 @@ def read_rotary(settings: Settings, context: int = 2048) -> Rotary:
     context = settings.take("max_position_embeddings", context)
     rope = settings.take("rope_scaling", None) or settings.take("rope_parameters", None) or {}
     settings.take("rope_parameters", None)
-    theta = settings.take("rope_theta", None)
+    theta = settings.take("rope_theta", 10_000.0)
     settings.expect("partial_rotary_factor", None, 1.0)
     settings.expect("rope_interleaved", None, False)
     settings.expect("use_mrope", None, False)
     if not isinstance(rope, Mapping):
         raise ValueError(f"{settings.source}: rotary settings {rope!r} are no object")
     scaling = read_scaling(settings, rope, context)
-    return Rotary(float(rope.get("rope_theta") or theta or 10_000.0), scaling)
+    inside = Settings(rope, f"{settings.source}, rotary settings")
+    return Rotary(float(inside.take("rope_theta", theta)), scaling)
 
 
 def write_rotary(config: Config) -> dict[str, Any]:

@@ -74,12 +74,19 @@ class Settings:
         """The value of ``key``, ``default`` if it is not there, and `None` if it is null."""
         return None if self.values.get(key, default) is None else self.take(key, default)
 
+    def count_or_none(self, key: str) -> int | None:
+        """The positive integer under ``key``; `None` if it is not there."""
+        self._known.add(key)
+        return None if self.values.get(key) is None else int(self.need(key))
+
     def need(self, key: str) -> Any:
-        """The value of a key that must be there: an integer."""
+        """The value of a key that must be there: a positive integer."""
         if self.values.get(key) is None:
             self._known.add(key)
             raise ValueError(f"{self.source} has no {key!r}; the model cannot be built without it")
-        return self.take(key, 0)
+        if self.take(key, 0) < 1:
+            raise ValueError(f"{self.source}: {key} = {self.values[key]}, which must be at least 1")
+        return self.values[key]
 
     def expect(self, key: str, *allowed: Any) -> None:
         """Refuse any value but these; a key that is not there is fine."""

@@ -99,7 +99,7 @@ def _read_t5(settings: Settings) -> EncoderDecoderConfig:
     }
     config = EncoderDecoderConfig(
         Config(n_layers=n_layers, **side),
-        Config(n_layers=settings.take("num_decoder_layers", None) or n_layers, **side),
+        Config(n_layers=settings.count_or_none("num_decoder_layers") or n_layers, **side),
         logit_scale=1 / math.sqrt(emb_dim) if scaled else 1.0,
     )
     settings.finish()
