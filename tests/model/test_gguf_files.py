@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gguf
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Kind
+from gguf import GGUFValueType as ValueType
 from tests.model.peers import answer, peer, random_ids, reopened
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
@@ -202,6 +203,63 @@ def test_what_is_not_known_is_named(
         read_gguf(write(tmp_path / "tiny.gguf", peer("llama"), more=more))
 
 
+class Altered(gguf.GGUFWriter):
+    """Settings and tensors that are written otherwise than they are given."""
+
+    other_settings: ClassVar[dict[str, tuple[Any, gguf.GGUFValueType]]] = {}
+    other_tensors: ClassVar[dict[str, Callable[[np.ndarray], np.ndarray]]] = {}
+
+    def add_key_value(self, key: str, val: Any, vtype: Any, *more: Any, **named: Any) -> None:
+        val, vtype = self.other_settings.get(key.partition(".")[2], (val, vtype))
+        super().add_key_value(key, val, vtype, *more, **named)
+
+    def add_tensor(self, name: str, tensor: Any, *more: Any, **named: Any) -> None:
+        changed = self.other_tensors.get(name, lambda values: values)
+        super().add_tensor(name, changed(tensor), *more, **named)
+
+
+@pytest.mark.parametrize(
+    ("settings", "tensors", "message"),
+    [
+        ({"attention.head_count": (0, ValueType.UINT32)}, {}, "head_count = 0, where a positive"),
+        ({"attention.head_count": ([4, 2, 4], ValueType.ARRAY)}, {}, r"\[4, 2, 4\] differs from"),
+        ({"embedding_length": (32.5, ValueType.FLOAT32)}, {}, r"embedding_length = 32\.5, where"),
+        ({"attention.layer_norm_rms_epsilon": ("x", ValueType.STRING)}, {}, "epsilon = 'x', where"),
+        ({"ggml.eos_token_id": ("x", ValueType.STRING)}, {}, "eos_token_id = 'x', where an id"),
+        ({}, {"token_embd.weight": lambda values: values[0]}, r"token_embd.weight has the shape"),
+        ({}, {"blk.0.attn_k.weight": lambda values: values[:15]}, r"attn_k.weight \(15, 32\)"),
+        ({}, {"blk.0.attn_k.weight": lambda values: values[:8]}, r"attn_k.weight \(8, 32\)"),
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_named(
+    settings: dict[str, Any],
+    tensors: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gguf, "GGUFWriter", Altered)
+    monkeypatch.setattr(Altered, "other_settings", settings)
+    monkeypatch.setattr(Altered, "other_tensors", tensors)
+    path = write(tmp_path / "tiny.gguf", peer("llama"))
+    with pytest.raises(ValueError, match=message):
+        read_gguf(path)
+
+
+def test_one_value_for_each_layer_may_be_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gguf, "GGUFWriter", Altered)
+    both = {"attention.head_count": ([4] * 3, ValueType.ARRAY)}
+    monkeypatch.setattr(
+        Altered, "other_settings", {**both, "attention.head_count_kv": ([2] * 3, ValueType.ARRAY)}
+    )
+    model = read_gguf(write(tmp_path / "tiny.gguf", peer("llama")))
+    ids = random_ids(2, 9)
+    torch.testing.assert_close(model(ids), answer(peer("llama"), ids), **TOLERANCE)
+
+
 def test_other_architectures_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'mamba'; known are llama, qwen2, qwen3, gemma, gpt2"):
         read_gguf(write(tmp_path / "tiny.gguf", peer("llama"), architecture="mamba"))
@@ -376,7 +434,7 @@ def write_wide(path: Path, table: np.ndarray, kind: Kind) -> Path:
 def test_a_kind_that_cannot_be_undone_is_named(tmp_path: Path) -> None:
     blocks = np.zeros((67, 8 * 40), np.uint8)
     path = write_wide(tmp_path / "tiny.gguf", blocks, Kind.Q8_1)
-    with pytest.raises(ValueError, match=r"token_embd\.weight' is quantised as Q8_1.*Q8_0 or Q4_K"):
+    with pytest.raises(ValueError, match=r"token_embd\.weight' is stored as Q8_1.*Q8_0 or Q4_K"):
         read_gguf(path)
 
 

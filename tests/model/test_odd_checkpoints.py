@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +139,24 @@ def test_a_file_of_several_dtypes_becomes_the_widest(tmp_path: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     brain = {name: one.bfloat16() for name, one in tensors.items() if one.dtype == torch.float32}
     assert read_folder(change(folder, brain)).embedding.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "gemma", "bert"])
+def test_narrow_files_are_computed_as_well_as_by_transformers(
+    name: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """Against the same weights in float64."""
+    theirs = copy.deepcopy(peer(name)).to(dtype)
+    theirs.save_pretrained(tmp_path)
+    model, ids = read_folder(tmp_path), random_ids(4, 12)
+    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
+    truth = answer(copy.deepcopy(theirs).double(), ids)
+    errors = [(one.double() - truth).abs().mean() for one in (model(ids), answer(theirs, ids))]
+    assert errors[0] < 1.1 * errors[1]
+    assert torch.equal(
+        read_folder(tmp_path, torch.float32).embedding.weight, model.embedding.weight.float()
+    )
 
 
 def test_shards_are_files_of_the_folder(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def _reader(entry: Any, heads: int, shift: float, source: str) -> Callable[[], T
             found = dequantize(entry.data, entry.tensor_type)
         except NotImplementedError:
             raise ValueError(
-                f"{source}: the tensor {entry.name!r} is quantised as {entry.tensor_type.name}, "
+                f"{source}: the tensor {entry.name!r} is stored as {entry.tensor_type.name}, "
                 f"which the package gguf can't undo; take a file of another kind, such as Q8_0 or "
                 f"Q4_K"
             ) from None
@@ -130,6 +130,7 @@ def _reader(entry: Any, heads: int, shift: float, source: str) -> Callable[[], T
         tensor = torch.from_numpy(values)
         if shift:
             tensor -= shift
-        return unpermuted(tensor, heads) if heads else tensor
+        # Rows that don't make up heads are left to those who compare shapes.
+        return unpermuted(tensor, heads) if heads and not len(tensor) % (2 * heads) else tensor
 
     return read

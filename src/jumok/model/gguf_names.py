@@ -15,7 +15,7 @@ import numpy as np
 
 from jumok.model.config import Config, Learned, Rotary
 from jumok.model.families import FAMILIES, Family, Piece
-from jumok.model.families.family import both, stack
+from jumok.model.families.family import both, read_ids, stack
 from jumok.positions import LinearScaling, Llama3Scaling, Scaling, YarnScaling, rotary_frequencies
 
 __all__ = ["ROPE_FACTORS", "Architecture", "Metadata", "architecture_of"]
@@ -77,6 +77,32 @@ class Metadata:
             )
         return value
 
+    def count(self, key: str, default: int | None = None) -> int:
+        """A positive integer; a list, one for each layer, must be of one value."""
+        value = self.need(key) if default is None else self.take(key, default)
+        if isinstance(value, list) and value and value == value[:1] * len(value):
+            value = value[0]
+        if isinstance(value, list):
+            raise ValueError(
+                f"{self.source}: {self.architecture}.{key} = {value} differs from layer to layer, "
+                f"which is not supported"
+            )
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(
+                f"{self.source}: {self.architecture}.{key} = {value!r}, where a positive integer "
+                f"is due"
+            )
+        return value
+
+    def decimal(self, key: str, default: float | None = None) -> float:
+        """A number that was written as float32: 9.999999747378752e-06 as 1e-05."""
+        value = self.need(key) if default is None else self.take(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(
+                f"{self.source}: {self.architecture}.{key} = {value!r}, where a number is due"
+            )
+        return float(str(np.float32(value)))
+
     def expect(self, key: str, only: Any) -> None:
         """Refuse any value but this one; a setting that is not there is fine."""
         if self.take(key, only) != only:
@@ -96,21 +122,31 @@ class Metadata:
         """What every architecture says alike."""
         if "token_embd.weight" not in self.stored:
             raise ValueError(f"{self.source} lacks the tensor 'token_embd.weight'")
-        ids = {name: self.fields.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot")}
+        shape = self.stored["token_embd.weight"].shape
+        if len(shape) != 2:
+            raise ValueError(f"{self.source}: token_embd.weight has the shape {shape.tolist()}")
+        ids = {
+            name: next(
+                iter(read_ids(self.fields, f"tokenizer.ggml.{name}_token_id", self.source)), None
+            )
+            for name in ("bos", "eos", "eot", "padding")
+        }
         return {
-            "vocab_size": int(self.stored["token_embd.weight"].shape[1]),
-            "emb_dim": self.need("embedding_length"),
-            "n_layers": self.need("block_count"),
-            "n_heads": self.need("attention.head_count"),
-            "hidden_dim": self.need("feed_forward_length"),
-            "context": self.need("context_length"),
+            "vocab_size": int(shape[1]),
+            "emb_dim": self.count("embedding_length"),
+            "n_layers": self.count("block_count"),
+            "n_heads": self.count("attention.head_count"),
+            "hidden_dim": self.count("feed_forward_length"),
+            "context": self.count("context_length"),
             "qkv_bias": self.has("attn_q.bias") or self.has("attn_qkv.bias"),
             "output_bias": self.has("attn_output.bias"),
             "feed_forward_bias": self.has("ffn_up.bias"),
             "tied_head": "output.weight" not in self.stored,
-            "bos_id": self.fields.get("tokenizer.ggml.bos_token_id"),
-            "eos_ids": tuple(dict.fromkeys(id for id in ids.values() if id is not None)),
-            "pad_id": self.fields.get("tokenizer.ggml.padding_token_id"),
+            "bos_id": ids["bos"],
+            "eos_ids": tuple(
+                dict.fromkeys(id for id in (ids["eos"], ids["eot"]) if id is not None)
+            ),
+            "pad_id": ids["padding"],
         }
 
     def has(self, part: str) -> bool:
@@ -120,18 +156,18 @@ class Metadata:
 
 def _read_llama_like(metadata: Metadata, **special: Any) -> Config:
     shared = metadata.shared()
-    head_dim = metadata.take("attention.key_length", shared["emb_dim"] // shared["n_heads"])
+    head_dim = metadata.count("attention.key_length", shared["emb_dim"] // shared["n_heads"])
     metadata.expect("attention.value_length", head_dim)
     metadata.expect("rope.dimension_count", head_dim)
     metadata.expect("expert_count", 0)
     metadata.expect("expert_used_count", 0)
-    theta = _decimal(metadata.take("rope.freq_base", 10_000.0))
+    theta = metadata.decimal("rope.freq_base", 10_000.0)
     config = Config(
         **shared,
-        n_kv_heads=metadata.take("attention.head_count_kv", shared["n_heads"]),
+        n_kv_heads=metadata.count("attention.head_count_kv", shared["n_heads"]),
         head_dim=head_dim,
         positions=Rotary(theta, _read_scaling(metadata, head_dim, theta)),
-        norm_eps=_decimal(metadata.need("attention.layer_norm_rms_epsilon")),
+        norm_eps=metadata.decimal("attention.layer_norm_rms_epsilon"),
         **special,
     )
     metadata.finish()
@@ -147,7 +183,7 @@ def _read_gemma(metadata: Metadata) -> Config:
         metadata,
         norm="unit_offset_rms",
         feed_forward="geglu_tanh",
-        embedding_scale=math.sqrt(metadata.need("embedding_length")),
+        embedding_scale=math.sqrt(metadata.count("embedding_length")),
     )
 
 
@@ -158,7 +194,7 @@ def _read_gpt2(metadata: Metadata) -> Config:
         **shared,
         positions=Learned(),
         norm="layer",
-        norm_eps=_decimal(metadata.need("attention.layer_norm_epsilon")),
+        norm_eps=metadata.decimal("attention.layer_norm_epsilon"),
         feed_forward="gelu_tanh",
     )
     metadata.finish()
@@ -167,7 +203,7 @@ def _read_gpt2(metadata: Metadata) -> Config:
 
 def _read_scaling(metadata: Metadata, head_dim: int, theta: float) -> Scaling | None:
     kind = metadata.take("rope.scaling.type", "none")
-    factor = metadata.take("rope.scaling.factor")
+    factor = metadata.decimal("rope.scaling.factor", 0.0)
     original = metadata.take("rope.scaling.original_context_length")
     metadata.take("rope.scaling.finetuned")
     if ROPE_FACTORS in metadata.stored:
@@ -179,20 +215,15 @@ def _read_scaling(metadata: Metadata, head_dim: int, theta: float) -> Scaling | 
             ):
                 return scaling
         raise ValueError(f"{metadata.source}: the factors of {ROPE_FACTORS} are none of Llama 3's")
-    if kind == "none" or factor in (None, 0.0, 1.0):
+    if kind == "none" or factor in (0.0, 1.0):
         return None
     if kind == "linear":
-        return LinearScaling(_decimal(factor))
+        return LinearScaling(factor)
     if kind == "yarn" and original:
-        return YarnScaling(_decimal(factor), int(original))
+        return YarnScaling(factor, int(original))
     raise ValueError(
         f"{metadata.source}: {metadata.architecture}.rope.scaling.type = {kind!r} is not supported"
     )
-
-
-def _decimal(value: float) -> float:
-    """9.999999747378752e-06, which is 1e-05 in float32, as 1e-05."""
-    return float(str(np.float32(value)))
 
 
 @dataclass(frozen=True)
