@@ -138,6 +138,26 @@ def test_an_encoder_decoder(tmp_path: Path) -> None:
         model(None, target)
 
 
+def test_the_encoder_of_an_encoder_decoder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As sentence-t5 is stored."""
+    torch.manual_seed(0)
+    config = transformers.T5Config(
+        vocab_size=67, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4
+    )
+    inner = transformers.T5EncoderModel(config).eval()
+    inner.save_pretrained(tmp_path)
+    model, _ = jumok.load(tmp_path)
+    assert isinstance(model, ForeignEncoder)
+    assert "the encoder of T5 alone is not supported. Transformers runs it" in caplog.text
+    ids = torch.tensor([[5, 6, 7, 8], [9, 10, 0, 0]])
+    with torch.no_grad():
+        found = model(ids, ids != 0)
+        expected = inner(input_ids=ids, attention_mask=(ids != 0).long()).last_hidden_state
+    torch.testing.assert_close(found[ids != 0], expected[ids != 0], rtol=0, atol=1e-5)
+
+
 def test_watched_and_streamed(tmp_path: Path) -> None:
     _, model = load(OPT, tmp_path)
     ids = torch.tensor([said("some text")])

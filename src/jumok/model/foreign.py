@@ -250,7 +250,9 @@ def read_with_transformers(
     where = {"local_files_only": True, "trust_remote_code": False}
     try:
         config = transformers.AutoConfig.from_pretrained(folder, **where)
-        if getattr(config, "is_encoder_decoder", False):
+        if (encoder := _lone_encoder(config)) is not None:
+            ours, kind = ForeignEncoder, encoder
+        elif getattr(config, "is_encoder_decoder", False):
             ours, kind = ForeignEncoderDecoder, transformers.AutoModelForSeq2SeqLM
         elif _is_causal(config):
             ours, kind = ForeignDecoder, transformers.AutoModelForCausalLM
@@ -276,6 +278,14 @@ def read_with_transformers(
             f"shapes: {named}{' …' if len(lost) > 8 else ''}"
         )
     return ours(inner.to(device)).eval()
+
+
+def _lone_encoder(config: Any) -> Any:
+    """The class of a model that is the encoder of an encoder-decoder, such as T5EncoderModel."""
+    import transformers
+
+    names = [name for name in config.architectures or () if name.endswith("EncoderModel")]
+    return getattr(transformers, names[0], None) if names else None
 
 
 def _is_causal(config: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from jumok.model.config import Config, EncoderDecoderConfig, Relative
 from jumok.model.encoder_decoder import EncoderDecoder
 from jumok.model.families.family import Family, Piece, special_ids, stack, write_special_ids
-from jumok.model.families.settings import Settings
+from jumok.model.families.settings import NotSupportedError, Settings
 
 __all__ = ["T5"]
 
@@ -67,6 +67,8 @@ _NAMES = {
 
 
 def _read_t5(settings: Settings) -> EncoderDecoderConfig:
+    if "T5EncoderModel" in (settings.values.get("architectures") or ()):
+        raise NotSupportedError(f"{settings.source}: the encoder of T5 alone is not supported")
     emb_dim = settings.need("d_model")
     n_layers, n_heads = settings.need("num_layers"), settings.need("num_heads")
     for key in ("initializer_factor", "classifier_dropout", "is_decoder", "dense_act_fn"):
