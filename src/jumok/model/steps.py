@@ -10,6 +10,8 @@ B batch, T tokens, H heads, G key heads, D head_dim, E emb_dim, V vocab_size.
 
 from __future__ import annotations
 
+from operator import is_
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -19,14 +21,25 @@ from jumok.model.attention import MultiHeadAttention, Turn
 from jumok.model.blocks import Block
 from jumok.model.cache import KeyValueCache, LayerCache
 from jumok.model.inputs import embedded
-from jumok.model.linear import linear
+from jumok.model.linear import Linear, linear
+from jumok.model.one_token import OneToken
 from jumok.model.parts import FeedForward
+from jumok.model.quantised import Int4Linear, Int8Linear
 from jumok.model.transformer import Decoder
 
 __all__ = ["ShortSteps"]
 
 FEW = 16  # tokens; longer pieces are as fast through the modules
-_PASSED = {Decoder, Block, MultiHeadAttention, FeedForward, nn.RMSNorm}
+_PASSED = {
+    Decoder,
+    Block,
+    MultiHeadAttention,
+    FeedForward,
+    nn.RMSNorm,
+    Linear,
+    Int8Linear,
+    Int4Linear,
+}
 
 
 class ShortSteps:
@@ -38,15 +51,33 @@ class ShortSteps:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._passed = [module for module in model.modules() if type(module) in _PASSED]
+        self._read()
+
+    def _read(self) -> None:
+        """Know the model's modules."""
+        model = self._model
+        passed = [module for module in model.modules() if type(module) in _PASSED]
+        self._own = [vars(module) for module in passed]
+        self._hooks = [
+            hooks
+            for module in passed
+            for hooks in (module._forward_hooks, module._forward_pre_hooks)
+        ]
+        places = [(module._modules, name) for module in model.modules() for name in module._modules]
+        self._places = [one[0] for one in places], [one[1] for one in places]
+        self._parts = [parts[name] for parts, name in places]
         kinds = {type(block) for block in getattr(model, "layers", ())}
         self._known = type(model) is Decoder and kinds <= {Block}
         if self._known:
             parts = [(type(block.attention), type(block.feed_forward)) for block in model.layers]  # type: ignore[union-attr]
             self._known = set(parts) <= {(MultiHeadAttention, FeedForward)}
+        straight = self._known and OneToken.takes(model)  # type: ignore[arg-type]
+        self._one = OneToken(model) if straight else None  # type: ignore[arg-type]
 
     def can_take(self, ids: Tensor, cache: KeyValueCache) -> bool:
         """Whether these tokens (B, T) can go this way: few, on the CPU, and heard by nobody."""
+        if not all(map(is_, map(dict.get, *self._places), self._parts)):
+            self._read()  # somebody has put another module into the model
         return (
             self._known
             and 0 < ids.shape[1] <= FEW
@@ -57,7 +88,8 @@ class ShortSteps:
             and not torch.is_autocast_enabled("cpu")
             and not torch._C._len_torch_function_stack()
             and not module_hooks._has_any_global_hook()
-            and not any(map(_is_watched, self._passed))
+            and not any(self._hooks)
+            and not any("forward" in own for own in self._own)
         )
 
     @torch.no_grad()
@@ -67,6 +99,8 @@ class ShortSteps:
         assert isinstance(model, Decoder)
         batch, new = ids.shape
         past = cache.length
+        if self._one is not None and batch == new == 1 and self._one.can_take(cache):
+            return self._one(ids, cache)
         visible = cache.admit(batch, new, None)
         places: range | Tensor = range(past, past + new)
         if visible is not None:
@@ -111,11 +145,6 @@ class ShortSteps:
         if added is None:
             added = torch.zeros((), dtype=x.dtype)
         return torch.where(hidden, torch.finfo(x.dtype).min, added)
-
-
-def _is_watched(module: nn.Module) -> bool:
-    """Whether somebody hears a module or has put another forward into it."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def _through(
