@@ -95,8 +95,8 @@ def _book(
         results.append(result)
         print(f"{name}: {VERDICTS[result.findings.verdict].in_(language)}  ({page})", flush=True)
     if with_contents:
-        (out / "index.md").write_text(contents(results, language), encoding="utf-8")
         verdicts = {result.lesson.name: result.findings.verdict for result in results}
+        (out / "index.md").write_text(contents(verdicts, language), encoding="utf-8")
         (out / "verdicts.json").write_text(json.dumps(verdicts, indent=2) + "\n", encoding="utf-8")
         say(f"the book: {out / 'index.md'}")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jumok.lessons.lesson import VERDICTS, Check, Language, Result, Table, Words
+from jumok.lessons.lesson import VERDICTS, Check, Language, Result, Table, Verdict, Words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -155,8 +155,8 @@ def write_page(result: Result, folder: Path, language: Language) -> Path:
     return page
 
 
-def contents(results: Sequence[Result], language: Language) -> str:
-    """The first page of the book: one line a lesson."""
+def contents(verdicts: Mapping[str, Verdict], language: Language) -> str:
+    """The first page of the book: one line a lesson, from its name and its verdict."""
     from jumok.lessons import CONTENTS
 
     title = Words("Lessons", "수업").in_(language)
@@ -168,11 +168,12 @@ def contents(results: Sequence[Result], language: Language) -> str:
     names = [Words("lesson", "수업"), Words("what it is about", "내용"), _HEADINGS["verdict"]]
     rows = [
         (
-            f"[{result.lesson.name}]({result.lesson.name}.md)",
-            CONTENTS[result.lesson.name],
-            VERDICTS[result.findings.verdict],
+            f"[{name}]({name}.md)",
+            about,
+            VERDICTS[verdicts[name]],
         )
-        for result in results
+        for name, about in CONTENTS.items()
+        if name in verdicts
     ]
     table = _markdown_table(Table(Words("", ""), tuple(names), rows), language)
     return f"# {title}\n\n{intro}\n\n{table}\n"
