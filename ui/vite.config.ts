@@ -5,7 +5,7 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   plugins: [svelte({ compilerOptions: { css: "external", runes: true } })],
   build: {
-    outDir: "../src/jumok/view/assets",
+    outDir: "dist", // build.py moves it into the package, file by file in one step each
     emptyOutDir: true,
     target: "es2022",
     cssCodeSplit: false,

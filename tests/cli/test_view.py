@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,7 +35,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What would have been served; a browser is never opened."""
     monkeypatch.setattr(Served, "all", [])
     monkeypatch.setattr(server_room, "Server", Served)
-    monkeypatch.setattr(view_room.webbrowser, "open", lambda url: Served.all.append(url))
+    monkeypatch.setattr(view_room.webbrowser, "get", lambda: SimpleNamespace(name="chromium"))
+    monkeypatch.setattr(view_room.webbrowser, "open", lambda url: Served.all.append(url) or True)
     return Served.all
 
 
@@ -50,6 +52,23 @@ def _labels(questions: Any, recording: int = 0) -> list[str]:
     found = questions.answer("labels", {"recording": str(recording)}).fields["labels"]
     assert isinstance(found, list)
     return found
+
+
+@pytest.mark.parametrize("browser", ["/usr/bin/w3m", None])
+def test_no_browser_takes_the_terminal(
+    run: Any, served: list[Any], saved: str, monkeypatch: pytest.MonkeyPatch, browser: str | None
+) -> None:
+    def get() -> SimpleNamespace:
+        if browser is None:
+            raise view_room.webbrowser.Error("could not locate runnable browser")
+        return SimpleNamespace(name=browser)
+
+    monkeypatch.setattr(view_room.webbrowser, "get", get)
+    monkeypatch.setattr(view_room.webbrowser, "open", lambda url: browser is not None)
+    code, out, err = run("view", saved, "--port", "8123")
+    assert (code, out) == (0, "http://127.0.0.1:8123/token/\n")
+    assert "open the address above" in err
+    assert len(served) == 1
 
 
 def test_a_recording_is_served(run: Any, served: list[Any], saved: str) -> None:

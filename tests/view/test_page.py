@@ -160,9 +160,9 @@ def test_a_long_text_is_pooled_and_says_so():
 
 def test_a_file_is_never_larger_than_it_may_be(monkeypatch):
     script, style = page_room.assets()
-    room = len(script) + len(style) + 450_000
+    room = len(script) + len(style) + 250_000
     monkeypatch.setattr(page_room, "MOST_BYTES", room)
-    recording = long_recording(500, layers=4)
+    recording = long_recording(300, layers=4)
     wanted = [(3, 2), (0, 1)]
     page = self_contained(Questions([recording], transport="file"), wanted)
     assert len(page.html.encode()) < room

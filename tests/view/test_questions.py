@@ -249,6 +249,23 @@ def test_flow_is_rollout(questions, recording, measure):
         assert kept == pytest.approx(amounts[edges[:, 0] == layer].sum(), abs=1e-5)
 
 
+@pytest.mark.parametrize("measure", ["raw", "norm"])
+def test_flow_goes_on_from_where_it_was(recording, measure):
+    parameters = {"tokens": 60, "measure": measure}
+    whole = ask(Questions([recording]), "flow", **parameters)
+    stepwise = Questions([recording])
+    for lowest in (2, 1, 0):
+        part = ask(stepwise, "flow", **parameters, lowest=lowest)
+        assert part.fields["lowest"] == lowest
+        assert not part.arrays["layers"][:lowest].any()
+        known = whole.arrays["layers"][lowest:]
+        np.testing.assert_array_equal(part.arrays["layers"][lowest:], known)
+        there = whole.arrays["edges"][:, 0] >= lowest
+        np.testing.assert_array_equal(part.arrays["edges"], whole.arrays["edges"][there])
+        np.testing.assert_array_equal(part.arrays["amounts"], whole.arrays["amounts"][there])
+        assert part.fields["kept"][lowest:] == whole.fields["kept"][lowest:]
+
+
 # -- tables -----------------------------------------------------------------------------------
 
 
@@ -498,6 +515,9 @@ print(q.answer("labels").fields["labels"][3])
         ("labels", {"recording": 1}, "a number from 0 to 0"),
         ("flow", {"tokens": "1", "residual": "nan"}, "a number from 0 to 1"),
         ("flow", {"tokens": "1", "residual": "2"}, "a number from 0 to 1"),
+        ("flow", {"tokens": "1", "residual": "٠"}, "a number from 0 to 1"),
+        ("flow", {"tokens": "1", "residual": "0_1"}, "a number from 0 to 1"),
+        ("flow", {"tokens": "1", "lowest": "3"}, "a layer to end before"),
         ("flow", {"tokens": "1", "edges": "2001"}, "a number from 0 to 2000"),
         ("steps", {"map": 0, "head": 0, "query": 1, "keys": "500"}, "different numbers"),
         ("segments", {"how": "chat"}, "choose paragraphs, lines, even"),
@@ -516,15 +536,18 @@ def test_a_wrong_question_says_what_is_possible(questions, name, parameters, sai
     assert caught.value.code == expected
 
 
-def test_quick_questions_do_not_wait_for_slow_ones(questions):
-    quick = {"map": "1", "head": "0", "level": "0", "x": "0", "y": "0"}
-    assert questions.is_quick("tile", quick)
-    assert questions.is_quick("reads", {"tokens": "1"})
-    assert not questions.is_quick("reads", {"tokens": "1", "side": "read_by", "measure": "norm"})
-    assert not questions.is_quick("heads", {"map": "0"})
-    assert not questions.is_quick("tile", quick | {"level": "7"})
-    assert questions.is_quick("tile", {"map": "x"})  # to say that it is wrong
-    assert questions.is_quick("nothing", {})
+def test_no_question_waits_for_one_that_takes_longer(questions):
+    fine = {"map": "1", "head": "0", "level": "0", "x": "0", "y": "0"}
+    assert questions.pace("weight", {"map": "1"}) == "at once"
+    assert questions.pace("reads", {"tokens": "1"}) == "at once"
+    assert questions.pace("tile", fine) == "soon"
+    assert questions.pace("tile", fine | {"level": "7", "draft": "1"}) == "soon"
+    assert questions.pace("tile", fine | {"level": "7"}) == "slow"
+    assert questions.pace("tile", fine | {"scaled": "1"}) == "slow"
+    assert questions.pace("reads", {"tokens": "1", "side": "read_by", "measure": "norm"}) == "slow"
+    assert questions.pace("heads", {"map": "0"}) == "slow"
+    assert questions.pace("tile", {"map": "x"}) == "at once"  # to say that it is wrong
+    assert questions.pace("nothing", {}) == "at once"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from jumok.view.questions import Questions
 
 
+_TEXT_BROWSERS = {"www-browser", "links", "elinks", "lynx", "w3m"}
+
+
 def view(
     recording: Annotated[Path, typer.Argument(help="A recording's file.", show_default=False)],
     against: Annotated[
@@ -88,8 +91,18 @@ def serve(questions: "Questions", *, host: str, port: int, open_browser: bool) -
             "goes over it unencrypted, sees the recording"
         )
     if open_browser:
-        webbrowser.open(server.url)
+        _open_browser(server.url)
     server.run()
+
+
+def _open_browser(url: str) -> None:
+    """Open the page, but not in a browser that would take this terminal, and run no script."""
+    try:
+        name = str(getattr(webbrowser.get(), "name", ""))
+    except webbrowser.Error:
+        name = ""
+    if Path(name).name in _TEXT_BROWSERS or not webbrowser.open(url):
+        say("jumok: note: found no browser to open; open the address above in one")
 
 
 def _label(opened: Sequence["Recording"], name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 from jumok.tokens import printable, shortened
@@ -10,6 +11,7 @@ from jumok.view.answers import Unanswered
 
 __all__ = ["Asked"]
 
+_NUMBER = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _LONGEST = 100_000  # characters of one parameter
 
 
@@ -75,10 +77,7 @@ class Asked:
         value = self._parameters.get(name)
         if value is None:
             return default
-        try:
-            found = float(value)
-        except ValueError:
-            found = math.nan
+        found = float(value) if _NUMBER.fullmatch(value) else math.nan
         if not low <= found <= high:
             raise self.wrong(f"{name}={_shown(value)}: a number from {low:g} to {high:g}")
         return found

@@ -1,4 +1,4 @@
-"""Where questions wait: answered in threads, the quick ones apart from those that take long."""
+"""Where questions wait: answered in threads, those that take longer apart from the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from jumok.view.answers import Answer, Unanswered
-from jumok.view.questions import Questions
+from jumok.view.questions import Pace, Questions
 from jumok.view.stopping import Stop
 
 __all__ = ["MOST_WAITING", "Desk", "Ticket"]
@@ -17,7 +17,7 @@ __all__ = ["MOST_WAITING", "Desk", "Ticket"]
 MOST_WAITING = 256
 """Questions that may wait or be answered at the same time; more are asked to come again."""
 
-_SLOW = 2  # that are answered at once of those that take more than milliseconds
+_SLOW = 2  # of those that pass over a whole map are answered at the same time
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +47,11 @@ class Desk:
     def __init__(self, questions: Questions) -> None:
         self._questions = questions
         cores = max(2, os.cpu_count() or 2)
-        self._quick = ThreadPoolExecutor(cores, "jumok quick answer")
-        self._slow = ThreadPoolExecutor(_SLOW, "jumok slow answer")
+        self._pools: dict[Pace, ThreadPoolExecutor] = {
+            "at once": ThreadPoolExecutor(cores, "jumok pointer"),
+            "soon": ThreadPoolExecutor(cores, "jumok picture"),
+            "slow": ThreadPoolExecutor(_SLOW, "jumok pass"),
+        }
         self._lock = threading.Lock()
         self._tickets: set[Ticket] = set()
 
@@ -63,12 +66,11 @@ class Desk:
         Raises:
             Unanswered: too many wait already.
         """
-        quick = self._questions.is_quick(name, parameters)
+        pool = self._pools[self._questions.pace(name, parameters)]
         stop = Stop()
         with self._lock:
             if len(self._tickets) >= MOST_WAITING:
                 raise Unanswered("busy", "too many questions at once; ask again in a second")
-            pool = self._quick if quick else self._slow
             work = pool.submit(self._questions.answer, name, dict(parameters), stop)
             ticket = Ticket(work, stop)
             self._tickets.add(ticket)
@@ -86,5 +88,5 @@ class Desk:
             self._tickets.clear()
         for ticket in tickets:
             ticket.leave()
-        for pool in (self._quick, self._slow):
+        for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)

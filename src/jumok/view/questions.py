@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from jumok.lens.recording import Recording
     from jumok.lens.tiles import Tile
 
-__all__ = ["QUESTIONS", "Questions", "fingerprint"]
+__all__ = ["QUESTIONS", "Pace", "Questions", "fingerprint"]
 
 Transport = Literal["server", "widget", "file"]
 
@@ -57,14 +57,18 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "column": ("recording", "map", "batch", "head", "key"),
     "reads": ("recording", "stack", "map", "batch", "head", "tokens", "side", "measure"),
     "steps": ("recording", "map", "batch", "head", "query", "count", "keys"),
-    "flow": ("recording", "stack", "batch", "tokens", "residual", "measure", "edges"),
+    "flow": (
+        "recording", "stack", "batch", "tokens", "residual", "measure", "edges", "lowest",
+    ),
     "heads": ("recording", "map", "measures"),
     "passages": ("recording", "stack", "batch", "how"),
     "segments": ("recording", "stack", "map", "batch", "head", "how", "measure"),
 }  # fmt: skip
 """Name of each question → its parameters."""
 
-_QUICK = {"about", "labels", "weight", "row", "column", "steps", "passages"}
+_AT_ONCE = {"about", "labels", "weight", "row", "column", "steps", "passages"}
+
+Pace = Literal["at once", "soon", "slow"]
 
 
 class Questions:
@@ -142,14 +146,18 @@ class Questions:
             )
         return handler(Asked(name, parameters or {}, QUESTIONS[name]), stop)
 
-    def is_quick(self, name: str, parameters: Mapping[str, str]) -> bool:
-        """Whether an answer takes milliseconds: it should not wait behind those that don't."""
-        if name in _QUICK or name not in QUESTIONS:
-            return True
+    def pace(self, name: str, parameters: Mapping[str, str]) -> Pace:
+        """How long an answer takes: it should wait behind none that takes longer.
+
+        What the pointer asks comes at once, pictures soon, what passes over a whole map is slow.
+        """
+        if name in _AT_ONCE or name not in QUESTIONS:
+            return "at once"
         if name == "reads":
-            return parameters.get("side") != "read_by" or parameters.get("measure") != "norm"
+            slow = parameters.get("side") == "read_by" and parameters.get("measure") == "norm"
+            return "slow" if slow else "at once"
         if name != "tile":
-            return False
+            return "slow"
         try:
             asked = Asked(name, parameters, QUESTIONS[name])
             which = self._recording(asked)
@@ -157,8 +165,9 @@ class Questions:
             level = asked.whole("level", 64)
             direct = self._tiles[which].is_direct(Head(number, 0, 0), level)
         except Unanswered:
-            return True  # to say so is quick
-        return (direct and parameters.get("scaled", "0") == "0") or parameters.get("draft") == "1"
+            return "at once"  # to say that it is wrong
+        direct = direct and parameters.get("scaled", "0") == "0"
+        return "soon" if direct or parameters.get("draft") == "1" else "slow"
 
     # -- what is asked about ------------------------------------------------------------------
 
@@ -413,15 +422,19 @@ class Questions:
         residual = asked.number("residual", 0.0, 1.0, 0.5)
         norm = asked.choice("measure", ("raw", "norm")) == "norm"
         count = asked.whole("edges", 2001, 240)
+        lowest = asked.whole("lowest", len(maps), 0, what="a layer to end before")
         key = (which, "flow", stack.maps, batch, tuple(inside), residual, norm, count)
+        above = (self._kept.known((*key, layer)) for layer in range(lowest + 1, len(maps)))
+        begun = next((found for found in above if found is not None), None)
         traced = self._kept.get(
-            key,
+            (*key, lowest),
             lambda stop: trace(
-                maps, batch, inside, residual=residual, norm=norm, edges=count, stop=stop
+                maps, batch, inside, residual=residual, norm=norm, edges=count, lowest=lowest,
+                begun=begun, stop=stop,
             ),
             stop,
-            lambda found: found.layers.nbytes + found.edges.nbytes,
-        )
+            lambda found: 2 * found.layers.nbytes + found.edges.nbytes,
+        )  # fmt: skip
         edges = traced.edges.copy()
         edges[:, 1:] += start
         layers = np.zeros((len(traced.layers), start + keys), np.float32)
@@ -432,6 +445,7 @@ class Questions:
                 "note": traced.note,
                 "measure": traced.measure,
                 "kept": list(traced.kept),
+                "lowest": traced.lowest,
             },
             {"layers": layers, "edges": edges, "amounts": traced.amounts},
         )

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import ipaddress
 import os
+import re
 import secrets
 import socket
 import sys
@@ -21,7 +22,6 @@ import traceback
 from collections.abc import Callable
 from importlib import resources
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from jumok.view.answers import Answer, Unanswered, json_bytes
 from jumok.view.desk import Desk
@@ -62,6 +62,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
+_HOST = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\])(?::[0-9]{1,5})?", re.ASCII)
 _PAGE = b"""<!doctype html>
 <html lang="en">
 <head>
@@ -171,7 +172,7 @@ class _Guard:
             return 421, "This server does not go by that name."
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         foreign = site is not None and site not in ("same-origin", "none")
-        if origin is not None and urlsplit(origin).netloc.lower() != hosts[0].lower():
+        if origin is not None and origin.partition("://")[2].lower() != hosts[0].lower():
             foreign = True
         if foreign and not _is_navigation(headers):
             return 403, "Only the page itself may ask."
@@ -179,17 +180,15 @@ class _Guard:
             return 405, "Only GET."
         given = scope["path"].split("/")[1] if "/" in scope["path"] else ""
         if not hmac.compare_digest(given.encode("utf-8", "replace"), self._token):
-            return 403, "The address is not complete: it is in the terminal that runs jumok view."
+            return 403, "Not the address of this run: that is in the terminal that runs jumok view."
         return None
 
     def _is_ours(self, host: str) -> bool:
         """An address, localhost, or a name that was given; the port may be that of a tunnel."""
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-            ipaddress.ip_address(name)
-        except ValueError:
-            return _bare(host) in self._names | {"localhost"}
-        return True
+        found = _HOST.fullmatch(host)
+        if found is None:
+            return False
+        return _is_address(found[1].strip("[]")) or _bare(host) in self._names | {"localhost"}
 
 
 def _bare(host: str) -> str:

@@ -31,20 +31,27 @@ class Traced:
     """The way down.
 
     Attributes:
-        layers: float32 (L + 1, tokens); row 0 at the input, row L the queries themselves.
+        lowest: the layer before which it ends, 0 at the input.
+        layers: float32 (L + 1, tokens); row 0 at the input, row L the queries themselves. Rows
+            below `lowest` are zero.
         edges: int32 (n, 3): layer, token above, token below.
         amounts: float32 (n,).
-        kept: of each layer, what part of its flow the edges carry.
+        kept: of each layer, what part of its flow the edges carry; 1 below `lowest`.
         note: what the heads were weighed with.
         measure: "raw" or "norm".
+        flow: row `lowest` in the numbers it was computed in, to go on from.
+        norms: what keys were weighed with, or `None`.
     """
 
+    lowest: int
     layers: Numbers
     edges: Numbers
     amounts: Numbers
     kept: tuple[float, ...]
     note: str
     measure: str
+    flow: Any
+    norms: list[Any] | None
 
 
 def trace(
@@ -55,6 +62,8 @@ def trace(
     residual: float = 0.5,
     norm: bool = False,
     edges: int = 240,
+    lowest: int = 0,
+    begun: Traced | None = None,
     stop: Stop | None = None,
 ) -> Traced:
     """Rollout from some queries, on average, down through maps over the same tokens.
@@ -66,18 +75,29 @@ def trace(
         residual: part of the residual connection, 0 to 1.
         norm: weigh heads and keys with the norms of the values, normalised over all of a row.
         edges: how many ways to give in all.
+        lowest: the layer before which to end.
+        begun: the same way, only not as far down; it is gone on from there.
         stop: says when nobody waits any more.
     """
     stop = stop or Stop()
     tokens = maps[0].shape[3]
-    norms, note = norms_to_weigh_with(maps, raw=not norm)
-    start = one_hot(maps[-1].call.q, tuple(queries), tokens)
-    xp = array_namespace(start)
-    flow = xp.mean(start, axis=0)[None]
-    rows = [_numpy(flow)[0]]
-    ways: list[tuple[Numbers, Numbers]] = []
+    if begun is None:
+        norms, note = norms_to_weigh_with(maps, raw=not norm)
+        start = one_hot(maps[-1].call.q, tuple(queries), tokens)
+        xp = array_namespace(start)
+        flow = xp.mean(start, axis=0)[None]
+        layers = np.zeros((len(maps) + 1, tokens), np.float32)
+        layers[-1] = _numpy(flow)[0]
+        ways: list[tuple[Numbers, Numbers]] = []
+        kept: tuple[float, ...] = (1.0,) * len(maps)
+        top = len(maps)
+    else:
+        flow, layers, kept, top = begun.flow, begun.layers.copy(), begun.kept, begun.lowest
+        norms, note = begun.norms, begun.note
+        xp = array_namespace(flow)
+        ways = [(begun.edges, begun.amounts)]
     each = -(-edges // len(maps)) if edges else 0
-    for number in reversed(range(len(maps))):
+    for number in reversed(range(lowest, top)):
         stop.check()
         own = None if norms is None else norms[number][batch]
 
@@ -89,23 +109,26 @@ def trace(
             total = xp.sum(xp.sum(weights, axis=-1), axis=0)
             return xp.where(total > 0, total, xp.ones_like(total))
 
+        above = _numpy(flow)[0]
+        carried = 0.0
         if each:
-            ways.append(_strongest(maps[number], batch, rows[-1], residual, own, each, number))
+            way = _strongest(maps[number], batch, above, residual, own, each, number)
+            carried = float(way[1].sum() / max(above.sum(), 1e-30))
+            ways.insert(0, way)
+        kept = (*kept[:number], carried, *kept[number + 1 :])
         passed = through(maps[number].call, flow, batch, rewrite, whole=own is not None)
         flow = residual * flow + (1 - residual) * passed
-        rows.append(_numpy(flow)[0])
-    ways.reverse()
-    kept = tuple(
-        float(amounts.sum() / max(above.sum(), 1e-30))
-        for (_, amounts), above in zip(ways, rows[-2::-1], strict=bool(each))
-    )
+        layers[number] = _numpy(flow)[0]
     return Traced(
-        np.stack(rows[::-1]).astype(np.float32),
-        np.concatenate([found for found, _ in ways]) if ways else np.zeros((0, 3), np.int32),
-        np.concatenate([found for _, found in ways]) if ways else np.zeros(0, np.float32),
+        lowest,
+        layers,
+        np.concatenate([np.zeros((0, 3), np.int32), *(found for found, _ in ways)]),
+        np.concatenate([np.zeros(0, np.float32), *(found for _, found in ways)]),
         kept,
         note if norm else "mean of the heads' weights",
         "raw" if norms is None else "norm",
+        flow,
+        norms,
     )
 
 

@@ -37,7 +37,7 @@ export class HttpSource implements Source {
       return await fetch(url, { signal: signal ?? null });
     } catch (error) {
       if (!(error instanceof TypeError)) throw error;
-      throw new Failure("jumok no longer answers: is `jumok view` still running?", "gone");
+      throw new Failure("jumok no longer answers. If it has ended, start it again and open its new address.", "gone");
     }
   }
 }

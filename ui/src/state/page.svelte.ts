@@ -44,6 +44,23 @@ export class Page {
     return found;
   });
 
+  /**
+   * An address may be of another recording: numbers that this one does not have become the nearest
+   * that it has, so that what is shown and what is asked for are the same.
+   */
+  settle(): void {
+    const { selection } = this;
+    if (!this.about.recordings[selection.recording]) selection.recording = 0;
+    const maps = this.about.recordings[selection.recording]?.maps ?? [];
+    if (!maps[selection.map]) selection.map = Math.max(0, maps.length - 1);
+    const map = maps[selection.map];
+    if (!map) return;
+    selection.head = Math.min(selection.head, map.heads - 1);
+    selection.batch = Math.min(selection.batch, map.batch - 1);
+    if ((selection.query ?? 0) >= map.queries) selection.query = null;
+    if ((selection.key ?? 0) >= map.keys) selection.key = null;
+  }
+
   private readonly known = new Map<string, Labels>();
 
   /** Labels of one text of a recording, fetched in chunks and kept. */

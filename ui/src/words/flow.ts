@@ -21,6 +21,11 @@ export const en = {
     `Ribbons through the layers: “${word}” at the last layer traces back mostly to ${most}. The list holds every number.`,
   most: "It comes most from",
   apart: "Shown apart",
+  tracing: "Traced so far",
+  soFar: (layer: number, layers: number) =>
+    layer === layers
+      ? `Tracing down through ${layers} layers …`
+      : `Tracing down: ${layers - layer} of ${layers} layers so far …`,
   noStack: "This map belongs to no stack of layers over one text, so nothing flows through it.",
   kept: (part: string) => `The ribbons drawn carry ${part} of what flows through each layer, or more.`,
   meaning: (residual: string) =>
@@ -51,6 +56,11 @@ export const ko: typeof en = {
     `층을 지나는 띠: 마지막 층의 ‘${word}’은(는) 주로 ${most}에서 옵니다. 숫자는 모두 목록에 있습니다.`,
   most: "가장 많이 온 곳",
   apart: "따로 보이는 것",
+  tracing: "지금까지 따라간 층",
+  soFar: (layer, layers) =>
+    layer === layers
+      ? `${layers}개 층을 따라 내려가는 중 …`
+      : `따라 내려가는 중: ${layers}개 층 가운데 ${layers - layer}개 …`,
   noStack: "이 맵은 한 글을 읽는 층의 묶음에 들어 있지 않아 흐름을 따라갈 수 없습니다.",
   kept: (part) => `그려진 띠는 각 층을 지나는 것의 ${part} 이상을 나릅니다.`,
   meaning: (residual) =>

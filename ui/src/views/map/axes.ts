@@ -28,7 +28,7 @@ export interface Gutters {
   readonly top: number;
 }
 
-const ROOM = 9; // pixels of a cell from which every token has a label
+const ROOM = 9; // pixels that a label needs; every token has one, or every other
 const LETTERS = { least: 9, most: 12 }; // pixels
 const LEAN = -Math.PI / 3;
 
@@ -38,6 +38,12 @@ export function niceStep(scale: number, room: number): number {
   const power = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
   for (const times of [1, 2, 5, 10]) if (power * times >= least) return power * times;
   return power * 10;
+}
+
+/** Every how many cells a label stands; 0 where there is no room for any. */
+export function labelStep(scale: number): number {
+  if (scale >= ROOM) return 1;
+  return scale >= ROOM / 2 ? 2 : 0;
 }
 
 export function shortLabel(context: CanvasRenderingContext2D, text: string, most: number): string {
@@ -72,7 +78,7 @@ export function drawAxes(
     const y = gutters.top + middle;
     context.fillStyle = look.soft;
     context.fillRect(gutters.left - 4, y, 3, 1);
-    const letters = labelled ? lettersIn(view.down) : 0;
+    const letters = labelled ? lettersIn(view.down * labelStep(view.down)) : 0;
     text(context, axes.queries, cell, letters, look, gutters.left - 8, y, gutters.left - 12);
   });
   context.restore();
@@ -95,7 +101,8 @@ export function drawAxes(
     context.translate(x, gutters.top - 7);
     context.rotate(LEAN);
     const most = (gutters.top - 14) / Math.sin(-LEAN);
-    text(context, axes.keys, cell, lettersIn(view.across), look, 0, 0, most);
+    const letters = lettersIn(view.across * labelStep(view.across));
+    text(context, axes.keys, cell, letters, look, 0, 0, most);
     context.restore();
   });
   context.restore();
@@ -119,8 +126,9 @@ function marks(
   room: number,
   draw: (mark: Mark) => void,
 ): void {
-  const labelled = scale >= ROOM;
-  const step = labelled ? 1 : niceStep(scale, room);
+  const labels = labelStep(scale);
+  const labelled = labels > 0;
+  const step = labels || niceStep(scale, room);
   // Round numbers are those of the text, which the first cell need not begin.
   let cell = Math.ceil((Math.floor(first) + axis.first) / step) * step - axis.first;
   for (; cell < axis.cells; cell += step) {

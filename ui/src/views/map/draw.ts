@@ -12,7 +12,11 @@ export interface Scene {
   readonly colours: Uint32Array;
   /** Of what is hidden, and of what has not come. */
   readonly ground: string;
+  /** The whole map as it was before: shown faintly where nothing has come yet. */
+  readonly before: OffscreenCanvas | null;
 }
+
+const FAINT = 0.3;
 
 /** The tiles in sight, from the middle outwards. */
 export function places({ level, left, right, top, bottom }: TileRange): Place[] {
@@ -35,6 +39,14 @@ export function drawTiles(context: CanvasRenderingContext2D, tiles: Tiles, scene
   const right = pixel(map.keys, view.left, view.across, ratio);
   const bottom = pixel(map.queries, view.top, view.down, ratio);
   context.fillRect(0, 0, right, bottom);
+  const { before } = scene;
+  if (before) {
+    const left = pixel(0, view.left, view.across, ratio);
+    const top = pixel(0, view.top, view.down, ratio);
+    context.globalAlpha = FAINT;
+    context.drawImage(before, left, top, right - left, bottom - top);
+    context.globalAlpha = 1;
+  }
   for (const place of places(range)) drawTile(context, tiles, scene, place);
 }
 

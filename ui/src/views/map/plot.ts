@@ -71,6 +71,7 @@ export class Plot {
   gutters: Gutters = { left: 96, top: 84 };
   private subject: Subject | null = null;
   private tiles: Tiles | null = null;
+  private before: OffscreenCanvas | null = null; // another head, until this one's whole map is here
   private colouring: Colouring | null = null;
   private colours: Uint32Array = new Uint32Array(0);
   private look: Look | null = null;
@@ -121,6 +122,7 @@ export class Plot {
   /** Another head, pooling or normalisation; the window stays where it is on a map as large. */
   show(subject: Subject): void {
     const before = this.subject;
+    const image = this.overview() ?? this.before;
     this.tiles?.close();
     this.subject = subject;
     this.tiles = new Tiles(
@@ -134,6 +136,7 @@ export class Plot {
     const same =
       before?.extent.keys === subject.extent.keys &&
       before.extent.queries === subject.extent.queries;
+    this.before = same ? image : null;
     if (!same && this.size !== EMPTY) this.set(whole(subject.extent, this.size));
     this.redraw();
   }
@@ -380,6 +383,7 @@ export class Plot {
     const { subject, tiles, look, colouring, context, view, size, ratio, gutters } = this;
     if (!range || !subject || !tiles || !look || !colouring) return;
     const top = { level: subject.levels - 1, x: 0, y: 0 };
+    if (tiles.get(top)) this.before = null;
     tiles.want(this.isRough(tiles, top) ? [top, ...places(range)] : places(range));
 
     context.setTransform(1, 0, 0, 1, 0, 0);
@@ -392,6 +396,7 @@ export class Plot {
     const map = subject.extent;
     drawTiles(context, tiles, {
       view, map, ratio, range, tile: subject.tile, colours: this.colours, ground: look.sunken,
+      before: this.before,
     }); // prettier-ignore
     context.scale(ratio, ratio);
     drawNumbers(context, tiles, subject.tile, view, map, size, colouring, look);
