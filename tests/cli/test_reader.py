@@ -42,8 +42,8 @@ def test_a_model_that_transformers_runs(opt: str, run: Any) -> None:
     assert (code, out.startswith("apple")) == (0, True)
 
 
-def test_an_encoder_decoder_is_refused(tmp_path: Path, refused: Any) -> None:
+def test_an_encoder_decoder_has_no_report(tmp_path: Path, refused: Any) -> None:
     config = jumok.EncoderDecoderConfig.vaswani(**SMALL, bos_id=256)
     jumok.save(jumok.EncoderDecoder(config), tmp_path, byte_tokenizer(special=False))
-    line = refused("look", "apple pie", "--model", str(tmp_path))
+    line = refused("report", "apple pie", "--model", str(tmp_path))
     assert "has an encoder and a decoder" in line
