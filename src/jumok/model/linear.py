@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function
 
-__all__ = ["Linear", "linear"]
+__all__ = ["Linear", "linear", "shares_of"]
 
 _FEW = 4  # vectors; from about twice as many on the usual kernel is as good
 
@@ -45,7 +45,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     few = 0 < input.numel() <= _FEW * width
     if not (few and input.is_cpu and input.dtype == weight.dtype == torch.float32):
         return F.linear(input, weight, bias)
-    shares = _shares(len(weight), torch.get_num_threads())
+    shares = shares_of(len(weight), torch.get_num_threads())
     if shares == 1 or torch.is_autocast_enabled("cpu"):
         return F.linear(input, weight, bias)
     vectors = input.reshape(-1, width).mT.expand(shares, width, -1)  # (S, K, M)
@@ -57,6 +57,6 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 @cache
-def _shares(rows: int, threads: int) -> int:
+def shares_of(rows: int, threads: int) -> int:
     """Into how many equal parts to cut the rows: as many as threads, if that goes."""
     return max(share for share in range(1, min(threads, 16) + 1) if rows % share == 0)

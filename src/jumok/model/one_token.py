@@ -21,7 +21,7 @@ from jumok.model.attention import MultiHeadAttention
 from jumok.model.blocks import Block
 from jumok.model.cache import KeyValueCache, LayerCache
 from jumok.model.inputs import embedded
-from jumok.model.linear import Linear, linear
+from jumok.model.linear import Linear, linear, shares_of
 from jumok.model.parts import FeedForward
 from jumok.model.quantised import GROUP, Int4Linear, Int8Linear
 from jumok.model.transformer import Decoder
@@ -63,9 +63,8 @@ class OneToken:
             and all(_is_known(block) for block in model.layers)
             and all(parameter.is_cpu for parameter in model.parameters())
             and all(
-                parameter.dtype == torch.float32
+                type(parameter) is nn.Parameter and parameter.dtype == torch.float32
                 for parameter in model.parameters()
-                if parameter.is_floating_point()
             )
         )
 
@@ -231,11 +230,47 @@ def _product(module: nn.Module, source: Tensor) -> Callable[[], Tensor]:
 
 def _writing(module: nn.Module, source: Tensor, target: Tensor) -> Act:
     """A function that puts the product into a buffer (1, N)."""
-    product = _product(module, source)
-    return lambda: target.copy_(product())
+    if type(module) is not Linear:
+        product = _product(module, source)
+        return lambda: target.copy_(product())
+    own, weight, row, parts = module._parameters, *_shared(module, source, target)
+
+    def write() -> None:
+        torch.bmm(weight(), row, out=parts)
+        if (bias := own["bias"]) is not None:
+            target.add_(bias)
+
+    return write
 
 
 def _adding(module: nn.Module, source: Tensor, stream: Tensor) -> Act:
     """A function that adds the product to the stream (1, N)."""
-    product = _product(module, source)
-    return lambda: stream.add_(product())
+    if type(module) is not Linear:
+        product = _product(module, source)
+        return lambda: stream.add_(product())
+    own, weight, row, parts = module._parameters, *_shared(module, source, stream)
+
+    def add() -> None:
+        parts.baddbmm_(weight(), row)
+        if (bias := own["bias"]) is not None:
+            stream.add_(bias)
+
+    return add
+
+
+def _shared(
+    module: Linear, source: Tensor, target: Tensor
+) -> tuple[Callable[[], Tensor], Tensor, Tensor]:
+    """The weight in S shares (S, N/S, K), the row for each (S, K, 1), and the result's shares.
+
+    See `jumok.model.linear`; the shares are those of the threads that there are now.
+    """
+    own, (rows, width) = module._parameters, module.weight.shape
+    shares = shares_of(rows, torch.get_num_threads())
+    shape = shares, rows // shares, width
+    # The row lies as it does there: with other strides the kernel takes several times as long.
+    return (
+        lambda: own["weight"].view(shape),  # type: ignore[union-attr]
+        source.mT.expand(shares, width, 1),
+        target.view(shares, -1, 1),
+    )
