@@ -30,6 +30,8 @@ export const en = {
   even: "an even reader",
   times: "times that",
   text: "Show both in the text",
+  adding: (layers: number) =>
+    `Adding up every weight of ${layers} layers: of a long text that takes a while, once …`,
   none: "It sees no other segment.",
   darkest: (share: string) => `Darkest: ${share}`,
   meaning: {
@@ -63,6 +65,8 @@ export const ko: typeof en = {
   even: "고르게 읽을 때",
   times: "그 몇 배",
   text: "본문에서 둘 다 보기",
+  adding: (layers) =>
+    `${layers}개 층의 가중치를 모두 더하는 중: 긴 글에서는 처음 한 번 시간이 걸립니다 …`,
   none: "볼 수 있는 다른 구간이 없습니다.",
   darkest: (share) => `가장 진한 색: ${share}`,
   meaning: {

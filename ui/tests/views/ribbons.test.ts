@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 
-import { above, byWords, leadingTo, lowestTelling, placed, ribbons, spread } from "../../src/views/flow/ribbons";
+import { above, byWords, fitted, leadingTo, lowestTelling, placed, ribbons, spread } from "../../src/views/flow/ribbons";
 import { readingFrom } from "./texts";
 
 // Two layers over four tokens: a | b b | c. From c (token 3) down.
@@ -89,4 +89,12 @@ test("labels are moved apart and stay inside", () => {
   expect(found).toEqual([10, 20, 30, 99]);
   const low = spread([95, 96, 97], 10, 0, 100);
   expect(low).toEqual([80, 90, 100]);
+});
+
+test("cuts names by their width", () => {
+  expect(["deposited", "진흙투성이", "진흙"].map((name) => fitted(name, 8))).toEqual([
+    "deposit…",
+    "진흙투…",
+    "진흙",
+  ]);
 });

@@ -195,3 +195,13 @@ export function spread(wanted: readonly number[], gap: number, low: number, high
   }
   return found;
 }
+
+/** A name cut to the width of so many letters; one of Hangul, Kanji or an emoji takes two. */
+export function fitted(text: string, most: number): string {
+  const wide = (sign: string): number => ((sign.codePointAt(0) ?? 0) >= 0x1100 ? 2 : 1);
+  const signs = [...text];
+  const sum = (all: readonly string[]): number => all.reduce((width, sign) => width + wide(sign), 0);
+  if (sum(signs) <= most) return text;
+  while (signs.length > 1 && sum(signs) > most - 1) signs.pop();
+  return `${signs.join("")}…`;
+}
