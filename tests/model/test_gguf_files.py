@@ -230,7 +230,7 @@ class Altered(gguf.GGUFWriter):
         ({}, {"blk.0.attn_k.weight": lambda values: values[:15]}, r"attn_k.weight \(15, 32\)"),
         ({}, {"blk.0.attn_k.weight": lambda values: values[:8]}, r"attn_k.weight \(8, 32\)"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else ",".join(value) or "-",
 )
 def test_what_makes_no_sense_is_named(
     settings: dict[str, Any],
