@@ -85,8 +85,9 @@ def test_who_reads_a_word_by_the_values(serve: Callable[..., str], open_page: Op
     word = find(recording, "bank")
     address = f"view=text&query={last_token(recording, word)}&text.side=read_by&text.measure=norm"
     page = open_page(serve(recording), address)
-    shown = listed(page)
     page.wait_for_selector(".meaning:has-text('the weight times the length')")
+    page.wait_for_selector("section[aria-busy=false] .side li")  # all layers are in
+    shown = listed(page)
     for reader, share in shown.items():
         takes = []
         for token in words_of(recording)[reader].tokens:
