@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import jumok
 from jumok.lessons.lesson import Check, Findings, Language, Lesson, Running, Table, Words
 from jumok.lessons.showing import COLOURS
-from jumok.lessons.small import fit, one_thread
+from jumok.lessons.small import fit, manual, one_thread, pieces
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,10 +30,7 @@ PARTS = {
 
 
 def run(running: Running) -> Findings:
-    from pydoc_data.topics import topics
-
-    text = torch.tensor(list("\n".join(topics.values()).encode()))
-    cut = len(text) * 9 // 10
+    text, fresh = manual()
     depths = (2, 24) if running.quick else (2, 8, 24)
     steps = 100 if running.quick else 400
     losses, gradients = {}, {}
@@ -42,18 +39,18 @@ def run(running: Running) -> Findings:
         running.tell(f"{depth} layers, {PARTS[without].en}", 0.8 * number / count)
         torch.manual_seed(running.seed)
         model = Writer(depth, without)
-        gradients[depth, without] = _gradients(model, text[:cut], running.seed)
-        losses[depth, without] = _train(model, text[:cut], text[cut:], steps, running.seed)[1]
+        gradients[depth, without] = _gradients(model, text, running.seed)
+        losses[depth, without] = _train(model, text, fresh, steps, running.seed)[1]
     deep = depths[-1]
     running.tell("a high learning rate", 0.8)
     fast = {
-        part: _train(Writer(deep, part), text[:cut], text[cut:], steps, running.seed, 10 * RATE)[1]
+        part: _train(Writer(deep, part), text, fresh, steps, running.seed, 10 * RATE)[1]
         for part in ("nothing", "norm")
     }
     running.tell("dropout", 0.9)
     small = 300 if running.quick else 1000
     with_dropout, without_dropout = (
-        _train_on_little(rate, text, cut, small, running.seed) for rate in (0.2, 0.0)
+        _train_on_little(rate, text, fresh, small, running.seed) for rate in (0.2, 0.0)
     )
     first = {part: gradients[deep, part][0] for part in PARTS}
     whole = losses[deep, "nothing"]
@@ -196,15 +193,9 @@ class Writer(nn.Module):
         return self.head(self.norm(x))  # type: ignore[no-any-return]
 
 
-def _batch(text: Tensor, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    starts = torch.randint(len(text) - LENGTH - 1, (count, 1), generator=random)
-    rows = text[starts + torch.arange(LENGTH + 1)]
-    return rows[:, :-1], rows[:, 1:]
-
-
 def _gradients(model: Writer, text: Tensor, seed: int) -> list[float]:
     """Norm of the gradient of each block, from the first to the last."""
-    ids, answers = _batch(text, 16, torch.Generator().manual_seed(seed))
+    ids, answers = pieces(text, 16, LENGTH, torch.Generator().manual_seed(seed))
     with one_thread():
         nn.functional.cross_entropy(model(ids).flatten(0, 1), answers.flatten()).backward()
     found = [
@@ -220,22 +211,22 @@ def _train(
 ) -> tuple[float, float]:
     """Loss on the text of the training and on fresh text, in nats, after training."""
     random = torch.Generator().manual_seed(seed)
-    fit(model, lambda: _batch(text, 16, random), steps, rate=rate)
+    fit(model, lambda: pieces(text, 16, LENGTH, random), steps, rate=rate)
     model.eval()
     losses = []
     with torch.no_grad(), one_thread():
         for source in (text, fresh):
-            ids, answers = _batch(source, 128, torch.Generator().manual_seed(seed + 1))
+            ids, answers = pieces(source, 128, LENGTH, torch.Generator().manual_seed(seed + 1))
             loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), answers.flatten())
             losses.append(float(loss))
     return losses[0], losses[1]
 
 
 def _train_on_little(
-    rate: float, text: Tensor, cut: int, steps: int, seed: int
+    rate: float, text: Tensor, fresh: Tensor, steps: int, seed: int
 ) -> tuple[float, float]:
     torch.manual_seed(seed)
-    return _train(Writer(2, "nothing", rate), text[:LITTLE], text[cut:], steps, seed)
+    return _train(Writer(2, "nothing", rate), text[:LITTLE], fresh, steps, seed)
 
 
 def _draw(

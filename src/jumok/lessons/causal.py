@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import jumok
 from jumok.lessons.lesson import Check, Findings, Language, Lesson, Running, Table, Words
 from jumok.lessons.showing import COLOURS
-from jumok.lessons.small import fit, one_thread
+from jumok.lessons.small import fit, manual, one_thread, pieces
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,20 +22,17 @@ PROMPT = "The statement "
 
 
 def run(running: Running) -> Findings:
-    from pydoc_data.topics import topics
-
-    text = torch.tensor(list("\n".join(topics.values()).encode()))
-    cut = len(text) * 9 // 10
+    text, fresh = manual()
     steps = 350 if running.quick else 1200
     models, losses = {}, {}
     for number, masked in enumerate((True, False)):
         running.tell(f"training {'with' if masked else 'without'} the mask", number / 2)
         torch.manual_seed(running.seed)
         models[masked] = Reader(masked)
-        losses[masked] = _fit(models[masked], text[:cut], steps, running.seed)
+        losses[masked] = _fit(models[masked], text, steps, running.seed)
     running.tell("generating", 0.97)
     random = torch.Generator().manual_seed(running.seed + 1)
-    ids, answers = _batch(text[cut:], random, 64)
+    ids, answers = pieces(fresh, 64, LENGTH, random)
     written, seen_all = {}, {}
     with torch.no_grad(), one_thread():
         for masked, model in models.items():
@@ -140,15 +137,9 @@ class Reader(nn.Module):
         return self.head(self.body(ids))  # type: ignore[no-any-return]
 
 
-def _batch(text: Tensor, random: torch.Generator, size: int = BATCH) -> tuple[Tensor, Tensor]:
-    starts = torch.randint(len(text) - LENGTH - 1, (size, 1), generator=random)
-    rows = text[starts + torch.arange(LENGTH + 1)]
-    return rows[:, :-1], rows[:, 1:]
-
-
 def _fit(model: Reader, text: Tensor, steps: int, seed: int) -> list[float]:
     random = torch.Generator().manual_seed(seed)
-    return fit(model, lambda: _batch(text, random), steps)
+    return fit(model, lambda: pieces(text, BATCH, LENGTH, random), steps)
 
 
 def _loss(logits: Tensor, answers: Tensor) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import jumok
 from jumok.lessons.lesson import Check, Findings, Language, Lesson, Running, Table, Words
 from jumok.lessons.showing import COLOURS
-from jumok.lessons.small import fit, one_thread
+from jumok.lessons.small import fit, manual, one_thread, pieces
 from jumok.model.config import Learned
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ NAMES, SHOWN, ASKED = 16, 8, 4
 
 
 def run(running: Running) -> Findings:
-    from pydoc_data.topics import topics
-
-    text = torch.tensor(list("\n".join(topics.values()).encode()))
-    cut = len(text) * 9 // 10
+    text, fresh = manual()
     heads = (1, 4, 64) if running.quick else HEADS
     seeds = range(running.seed, running.seed + (1 if running.quick else 3))
     losses: dict[int, list[float]] = {}
@@ -35,7 +32,7 @@ def run(running: Running) -> Findings:
     for place, count in enumerate(heads):
         running.tell(f"{count} heads", place / len(heads))
         steps = 250 if running.quick else 500
-        losses[count] = [_language(count, text[:cut], text[cut:], steps, seed) for seed in seeds]
+        losses[count] = [_language(count, text, fresh, steps, seed) for seed in seeds]
         running.tell(f"{count} heads, retrieval", (place + 0.6) / len(heads))
         steps = 300 if running.quick else 500
         recalled[count] = [_recall(count, steps, seed) for seed in seeds]
@@ -130,14 +127,9 @@ def _language(heads: int, text: Tensor, fresh: Tensor, steps: int, seed: int) ->
     random = torch.Generator().manual_seed(seed)
     model = Writer(heads)
 
-    def batch(source: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        starts = torch.randint(len(source) - LENGTH - 1, (count, 1), generator=random)
-        rows = source[starts + torch.arange(LENGTH + 1)]
-        return rows[:, :-1], rows[:, 1:]
-
-    fit(model, lambda: batch(text, 16), steps)
+    fit(model, lambda: pieces(text, 16, LENGTH, random), steps)
     random.manual_seed(0)
-    ids, answers = batch(fresh, 256)
+    ids, answers = pieces(fresh, 256, LENGTH, random)
     with torch.no_grad(), one_thread():
         logits = model(ids)
     return float(nn.functional.cross_entropy(logits.flatten(0, 1), answers.flatten()))

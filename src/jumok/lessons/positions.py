@@ -12,7 +12,7 @@ import jumok
 from jumok import positions
 from jumok.lessons.lesson import Check, Findings, Language, Lesson, Running, Table, Words
 from jumok.lessons.showing import COLOURS
-from jumok.lessons.small import fit, one_thread
+from jumok.lessons.small import fit, manual, one_thread, pieces
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,17 +30,14 @@ PARTS = ((0, 32), (32, 128), (128, 256), (256, 384), (384, 512))
 
 
 def run(running: Running) -> Findings:
-    from pydoc_data.topics import topics
-
-    text = torch.tensor(list("\n".join(topics.values()).encode()))
-    cut = len(text) * 9 // 10
+    text, fresh = manual()
     steps = 200 if running.quick else 1000
     shuffled, ordered = _order(running.seed)
     losses: dict[str, list[float]] = {}
     for number, kind in enumerate(KINDS):
         running.tell(KINDS[kind].en, number / len(KINDS))
-        model = _trained(kind, text[:cut], steps, running.seed)
-        losses[kind] = _losses(model, text[cut:], 8 if running.quick else 32, running.seed + 1)
+        model = _trained(kind, text, steps, running.seed)
+        losses[kind] = _losses(model, fresh, 8 if running.quick else 32, running.seed + 1)
     # What a later place in the text costs or brings, against the last places of training.
     rise = {kind: found[-1] - found[1] for kind, found in losses.items()}
     trained = {kind: found[1] for kind, found in losses.items()}
@@ -176,14 +173,8 @@ def _trained(kind: str, text: Tensor, steps: int, seed: int) -> Writer:
     torch.manual_seed(seed)
     random = torch.Generator().manual_seed(seed)
     model = Writer(kind)
-    fit(model, lambda: _batch(text, 8, TRAINED, random), steps)
+    fit(model, lambda: pieces(text, 8, TRAINED, random), steps)
     return model
-
-
-def _batch(text: Tensor, count: int, length: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    starts = torch.randint(len(text) - length - 1, (count, 1), generator=random)
-    rows = text[starts + torch.arange(length + 1)]
-    return rows[:, :-1], rows[:, 1:]
 
 
 def _losses(model: Writer, text: Tensor, count: int, seed: int) -> list[float]:
@@ -192,7 +183,7 @@ def _losses(model: Writer, text: Tensor, count: int, seed: int) -> list[float]:
     found = []
     with torch.no_grad(), one_thread():
         for _ in range(count):
-            ids, answers = _batch(text, 4, TESTED, random)
+            ids, answers = pieces(text, 4, TESTED, random)
             logits = model(ids)
             found.append(
                 nn.functional.cross_entropy(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-__all__ = ["fit", "one_thread"]
+__all__ = ["fit", "manual", "one_thread", "pieces"]
 
 
 @contextlib.contextmanager
@@ -56,3 +56,19 @@ def fit(
             optimiser.step()
             losses.append(loss.item())
     return losses
+
+
+def manual() -> tuple[Tensor, Tensor]:
+    """The bytes of Python's reference manual: nine tenths to learn from, the rest is fresh."""
+    from pydoc_data.topics import topics
+
+    text = torch.tensor(list("\n".join(topics.values()).encode()))
+    cut = len(text) * 9 // 10
+    return text[:cut], text[cut:]
+
+
+def pieces(text: Tensor, count: int, length: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Pieces of a text (count, length), and for each token the one after it."""
+    starts = torch.randint(len(text) - length - 1, (count, 1), generator=random)
+    rows = text[starts + torch.arange(length + 1)]
+    return rows[:, :-1], rows[:, 1:]
